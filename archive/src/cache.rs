@@ -1,8 +1,8 @@
 //! Copies of remote indexes in a local directory: an index that has not changed is fetched once.
 //!
-//! The name of a copy is the SHA-256 of everything that a listing reports about the object, so the copy of a
-//! replaced object has another name. An index contains its checksum: a damaged copy is not used, and the
-//! index is fetched again.
+//! The name of a copy is the SHA-256 of everything that a listing reports about the object, so the
+//! copy of a replaced object has another name. An index contains its checksum: a damaged copy is
+//! not used, and the index is fetched again.
 
 use std::collections::HashSet;
 use std::env;
@@ -22,12 +22,14 @@ use wirecap_units::size;
 use crate::digest::hexadecimal;
 use crate::failure::Failure;
 
-/// Hexadecimal digits of a copy's name; other files in the directory are neither counted nor removed.
+/// Hexadecimal digits of a copy's name; other files in the directory are neither counted nor
+/// removed.
 const NAME_LETTERS: usize = 64;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CacheOptions {
-    /// The directory for copies of indexes in object storage [default: $XDG_CACHE_HOME/wirecap/index]
+    /// The directory for copies of indexes in object storage
+    /// [default: $XDG_CACHE_HOME/wirecap/index]
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 
@@ -39,17 +41,20 @@ pub(crate) struct CacheOptions {
 }
 
 impl CacheOptions {
-    /// Returns `None` if the maximum size is 0, if there is no home directory, or if the default directory
-    /// cannot be used.
+    /// Returns `None` if the maximum size is 0, if there is no home directory, or if the default
+    /// directory cannot be used.
     pub(crate) fn open(&self) -> Result<Option<Cache>, Failure> {
-        let Some(directory) = self.cache.clone().or_else(default_directory).filter(|_| self.cache_size > 0)
+        let Some(directory) =
+            self.cache.clone().or_else(default_directory).filter(|_| self.cache_size > 0)
         else {
             return Ok(None);
         };
         match Cache::open(&directory, self.cache_size) {
             Err(error) if self.cache.is_some() => {
                 let directory = directory.display();
-                Err(Failure::Failed(format!("cannot use the directory {directory}: {error}").into()))
+                Err(Failure::Failed(
+                    format!("cannot use the directory {directory}: {error}").into(),
+                ))
             }
             opened => Ok(opened.ok()),
         }
@@ -57,7 +62,8 @@ impl CacheOptions {
 }
 
 fn default_directory() -> Option<PathBuf> {
-    let of_user = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let of_user =
+        env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = of_user.or_else(|| Some(env::home_dir()?.join(".cache")))?;
     Some(caches.join("wirecap/index"))
 }
@@ -81,10 +87,11 @@ pub(crate) struct Cache {
 struct State {
     /// Total size of all copies.
     bytes: u64,
-    /// Copies of earlier commands, with time and size; the last one was not used for the longest time.
+    /// Copies of earlier commands, with time and size; the last one was not used for the longest
+    /// time.
     earlier: Vec<(SystemTime, String, u64)>,
-    /// Copies that this process has used. They are not removed: otherwise a query over more indexes than fit
-    /// would replace all copies, and the same query would find none the next time.
+    /// Copies that this process has used. They are not removed: otherwise a query over more indexes
+    /// than fit would replace all copies, and the same query would find none the next time.
     used: HashSet<String>,
 }
 
@@ -92,21 +99,27 @@ impl Cache {
     fn open(directory: &Path, bytes_max: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let mut state = State::default();
+
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
-            let (Ok(name), Ok(metadata)) = (entry.file_name().into_string(), entry.metadata()) else {
+            let (Ok(name), Ok(metadata)) = (entry.file_name().into_string(), entry.metadata())
+            else {
                 continue;
             };
             let is_copy = name.bytes().take_while(u8::is_ascii_hexdigit).count() >= NAME_LETTERS;
+
             if is_copy && metadata.is_file() {
                 state.bytes += metadata.len();
                 state.earlier.push((metadata.modified()?, name, metadata.len()));
             }
         }
+
         state.earlier.sort();
         state.earlier.reverse();
+
         let cache = Self { directory: directory.to_owned(), bytes_max, state: Mutex::new(state) };
         cache.has_room(0);
+
         Ok(cache)
     }
 
@@ -140,11 +153,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Reserves room for a copy of this size. If necessary, removes copies that this process does not use.
+    /// Reserves room for a copy of this size. If necessary, removes copies that this process does
+    /// not use.
     fn has_room(&self, bytes: u64) -> bool {
         if bytes > self.bytes_max {
             return false;
         }
+
         let mut state = self.state();
         while state.bytes + bytes > self.bytes_max {
             let Some((_, name, size)) = state.earlier.pop() else { return false };
@@ -154,6 +169,7 @@ impl Cache {
                 state.bytes -= size;
             }
         }
+
         state.bytes += bytes;
         true
     }
@@ -173,8 +189,9 @@ mod tests {
     /// The letters of the copies that are there.
     fn copies(directory: &Path) -> String {
         let entries = fs::read_dir(directory).unwrap();
-        let first =
-            |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().to_str().unwrap().chars().next();
+        let first = |entry: io::Result<fs::DirEntry>| {
+            entry.unwrap().file_name().to_str().unwrap().chars().next()
+        };
         let mut letters: Vec<char> = entries.filter_map(first).collect();
         letters.sort_unstable();
         letters.into_iter().collect()
@@ -185,11 +202,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("a/b");
         let cache = Cache::open(&directory, 100).unwrap();
+
         for (age, letter) in ['a', 'b', 'c', 'd'].into_iter().enumerate() {
             cache.put(&name(letter), &[age as u8; 25]);
             let file = File::open(directory.join(name(letter))).unwrap();
             file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(age as u64)).unwrap();
         }
+
         cache.put(&name('e'), &[0; 1]);
         assert_eq!(copies(&directory), "abcd", "there is no room, and all are in use");
 

@@ -1,5 +1,5 @@
-//! The client of a cluster: it sends a query to the scheduler, and asks it afterwards which segments were not
-//! read.
+//! The client of a cluster: it sends a query to the scheduler, and asks it afterwards which
+//! segments were not read.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,14 +49,18 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let expected = || format!("invalid scheduler {text:?}: expected http://HOST or http://HOST:PORT");
+        let expected =
+            || format!("invalid scheduler {text:?}: expected http://HOST or http://HOST:PORT");
         let url = match text.contains("://") {
             true => url::Url::parse(text),
             false => url::Url::parse(&format!("http://{text}")),
         };
         let url = url.map_err(|_| expected())?;
-        let is_plain = url.scheme() == "http" && matches!(url.path(), "" | "/") && url.query().is_none();
-        let host = url.host_str().filter(|host| is_plain && !host.is_empty()).ok_or_else(expected)?;
+        let is_plain =
+            url.scheme() == "http" && matches!(url.path(), "" | "/") && url.query().is_none();
+        let host =
+            url.host_str().filter(|host| is_plain && !host.is_empty()).ok_or_else(expected)?;
+
         // Port 80 is used only if it is written: it is the default of HTTP, not that of schedulers.
         let is_80 = text.trim_end_matches('/').ends_with(":80");
         let port = if is_80 { 80 } else { url.port().unwrap_or(PORT) };
@@ -98,26 +102,34 @@ impl Connection {
     /// Connects, and checks that this is a scheduler.
     pub(crate) async fn open(cluster: &Cluster) -> Result<Self, Failure> {
         let url = cluster.url();
-        let cannot =
-            |reason: &str| Failure::Failed(format!("cannot reach the scheduler {url}: {reason}").into());
+        let cannot = |reason: &str| {
+            Failure::Failed(format!("cannot reach the scheduler {url}: {reason}").into())
+        };
         let config = GrpcClientConfig::from(&BallistaConfig::default());
-        let endpoint = create_grpc_client_endpoint(url.clone(), Some(&config))
-            .map_err(|error| Failure::Usage(format!("invalid scheduler {url}: {}", causes(&error))))?;
+        let endpoint =
+            create_grpc_client_endpoint(url.clone(), Some(&config)).map_err(|error| {
+                Failure::Usage(format!("invalid scheduler {url}: {}", causes(&error)))
+            })?;
         let channel = endpoint.connect().await.map_err(|error| cannot(&causes(&error)))?;
         let mut scheduler = SchedulerGrpcClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let none = GetJobStatusParams { job_id: "none".to_owned() };
+
         match scheduler.get_job_status(none).await {
             Ok(_) => {}
             // A scheduler reports that it knows no such job.
-            Err(status) if status.code() == Code::Internal && status.message().contains("job none") => {}
+            Err(status)
+                if status.code() == Code::Internal && status.message().contains("job none") => {}
             Err(status) => {
-                let reason =
-                    format!("it does not answer as a scheduler of wirecap archive: {}", status.message());
+                let reason = format!(
+                    "it does not answer as a scheduler of wirecap archive: {}",
+                    status.message()
+                );
                 return Err(cannot(&reason));
             }
         }
+
         Ok(Self { scheduler, url, running: Mutex::default() })
     }
 
@@ -133,7 +145,10 @@ impl Connection {
         self.check_executors().await?;
         let stream = execute_stream(plan, context)?;
         let incomplete = |error: DataFusionError| {
-            DataFusionError::Execution(format!("the cluster did not complete the query: {}", plain(&error)))
+            DataFusionError::Execution(format!(
+                "the cluster did not complete the query: {}",
+                plain(&error)
+            ))
         };
         Ok(Box::pin(RecordBatchStreamAdapter::new(stream.schema(), stream.map_err(incomplete))))
     }
@@ -154,6 +169,7 @@ impl Connection {
         let answer = answer.map_err(|error| {
             Failure::Failed(format!("cannot reach the scheduler {}: {error}", self.url).into())
         })?;
+
         match answer.split(' ').nth(1) {
             Some("503") => Err(Failure::Failed(
                 format!(
@@ -187,6 +203,7 @@ impl Connection {
     /// Names the segments that could not be read in a query that ended.
     pub(crate) async fn report(&self, watch: &Watch) -> Result<Report, Failure> {
         let mut report = Report::default();
+
         // A query without tables may have run here.
         let Some(job_id) = self.job() else { return Ok(report) };
         let metrics = self.scheduler.clone().get_job_metrics(GetJobMetricsParams { job_id }).await;
@@ -196,6 +213,7 @@ impl Connection {
                 format!("the result may be incomplete: the scheduler {} did not report which segments could not be read: {reason}; repeat the query", self.url).into(),
             )
         })?;
+
         for operator in metrics.into_inner().stages.into_iter().flat_map(|stage| stage.operators) {
             if let Some(segments) = segments_in(&operator.operator_desc) {
                 report.segments = segments;
@@ -209,6 +227,7 @@ impl Connection {
                 }
             }
         }
+
         Ok(report)
     }
 }
@@ -219,10 +238,13 @@ fn plain(error: &DataFusionError) -> String {
         ["Execution error: ", "External error: ", "Arrow error: ", "DataFusion error: "];
     let text = error.strip_backtrace();
     let mut rest = &*text;
+
     loop {
         let of_job = rest.strip_prefix("Job ").and_then(|job| job.split_once(" failed: "));
-        let inner =
-            LAYERS.iter().find_map(|layer| rest.strip_prefix(layer)).or(of_job.map(|(_, inner)| inner));
+        let inner = LAYERS
+            .iter()
+            .find_map(|layer| rest.strip_prefix(layer))
+            .or(of_job.map(|(_, inner)| inner));
         match inner {
             Some(inner) => rest = inner,
             None => return rest.to_owned(),
@@ -257,9 +279,16 @@ mod tests {
         is("lab:1234", "lab", 1234);
         is("127.0.0.1", "127.0.0.1", PORT);
         is("http://[::1]:5", "[::1]", 5);
-        for wrong in
-            ["", "https://lab:1", "s3://lab", "http://lab/path", "lab:port", "http://lab?x", "http://:5"]
-        {
+
+        for wrong in [
+            "",
+            "https://lab:1",
+            "s3://lab",
+            "http://lab/path",
+            "lab:port",
+            "http://lab?x",
+            "http://:5",
+        ] {
             assert!(Cluster::parse(wrong).unwrap_err().contains("invalid scheduler"), "{wrong}");
         }
     }
@@ -267,13 +296,17 @@ mod tests {
     #[test]
     fn an_error_of_a_job_is_shown_without_its_layers() {
         let error = |text: &str| plain(&DataFusionError::Execution(text.to_owned()));
-        assert_eq!(error("Job 038G failed: DataFusion error: Execution error: no archive"), "no archive");
+        assert_eq!(
+            error("Job 038G failed: DataFusion error: Execution error: no archive"),
+            "no archive"
+        );
         assert_eq!(error("Job failed due to x"), "Job failed due to x");
     }
 
     #[test]
     fn the_segments_of_a_scan_are_in_its_description() {
-        let line = "PacketScan: segments=1 of 3, pieces=1 of 40, bytes=1.0 MiB, pcap_filter=\"a, b\"";
+        let line =
+            "PacketScan: segments=1 of 3, pieces=1 of 40, bytes=1.0 MiB, pcap_filter=\"a, b\"";
         assert_eq!(segments_in(line), Some((1, 3)));
         assert_eq!(segments_in("FlowScan: segments=1 of 3"), None);
     }

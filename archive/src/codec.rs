@@ -40,7 +40,12 @@ impl fmt::Debug for LogicalCodec {
 }
 
 impl LogicalExtensionCodec for LogicalCodec {
-    fn try_decode(&self, buffer: &[u8], inputs: &[LogicalPlan], context: &TaskContext) -> Result<Extension> {
+    fn try_decode(
+        &self,
+        buffer: &[u8],
+        inputs: &[LogicalPlan],
+        context: &TaskContext,
+    ) -> Result<Extension> {
         self.of_ballista.try_decode(buffer, inputs, context)
     }
 
@@ -57,7 +62,9 @@ impl LogicalExtensionCodec for LogicalCodec {
     ) -> Result<Arc<dyn TableProvider>> {
         let Some(node) = &self.node else { return internal_err!("a client received a plan") };
         match message::decode(buffer, node.name())? {
-            Some(Content::Table(message)) => Ok(Arc::new(ArchiveTable::from_message(message, node)?)),
+            Some(Content::Table(message)) => {
+                Ok(Arc::new(ArchiveTable::from_message(message, node)?))
+            }
             Some(Content::Scan(_)) => internal_err!("a scan in a logical plan"),
             None => self.of_ballista.try_decode_table_provider(buffer, table, schema, context),
         }
@@ -84,7 +91,11 @@ impl LogicalExtensionCodec for LogicalCodec {
         self.of_ballista.try_decode_file_format(buffer, context)
     }
 
-    fn try_encode_file_format(&self, buffer: &mut Vec<u8>, format: Arc<dyn FileFormatFactory>) -> Result<()> {
+    fn try_encode_file_format(
+        &self,
+        buffer: &mut Vec<u8>,
+        format: Arc<dyn FileFormatFactory>,
+    ) -> Result<()> {
         self.of_ballista.try_encode_file_format(buffer, format)
     }
 }

@@ -1,13 +1,13 @@
 //! The columns of both tables, made from packets and from rows of indexes.
 //!
-//! A property that packets and rows of indexes share has the same name and value in both, because both come from
-//! [`Flow`].
+//! A property that packets and rows of indexes share has the same name and value in both, because
+//! both come from [`Flow`].
 
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryArray, StringArray, TimestampNanosecondArray, UInt8Array, UInt16Array, UInt32Array,
-    UInt64Array,
+    ArrayRef, BinaryArray, StringArray, TimestampNanosecondArray, UInt8Array, UInt16Array,
+    UInt32Array, UInt64Array,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use wirecap_index::{Flow, Headers, Index, Packet, Row};
@@ -46,7 +46,9 @@ const OF_FLOW: [Column; 13] = {
 
 fn schema(before: &[Column], after: &[Column]) -> SchemaRef {
     let columns = before.iter().chain(&OF_FLOW).chain(after);
-    let field = |(name, data_type, is_nullable): &Column| Field::new(*name, data_type.clone(), *is_nullable);
+    let field = |(name, data_type, is_nullable): &Column| {
+        Field::new(*name, data_type.clone(), *is_nullable)
+    };
     Arc::new(Schema::new(columns.map(field).collect::<Vec<_>>()))
 }
 
@@ -82,6 +84,7 @@ pub(crate) fn of_flows() -> SchemaRef {
         ("interface", UInt32, false),
         ("interface_name", Utf8, true),
     ];
+
     let after = [
         ("packets", UInt64, false),
         ("bytes", UInt64, false),
@@ -108,7 +111,10 @@ pub(crate) fn repeated(text: Option<&str>, count: usize) -> ArrayRef {
 }
 
 /// A column of the flows' properties; `None` stands for a flow that is not known.
-pub(crate) fn of_flow<'a>(name: &str, flows: impl Iterator<Item = Option<&'a Flow>>) -> Option<ArrayRef> {
+pub(crate) fn of_flow<'a>(
+    name: &str,
+    flows: impl Iterator<Item = Option<&'a Flow>>,
+) -> Option<ArrayRef> {
     macro_rules! column {
         ($array:ty, $value:expr) => {
             Arc::new(flows.map(|flow| flow.and_then($value)).collect::<$array>()) as ArrayRef
@@ -122,7 +128,9 @@ pub(crate) fn of_flow<'a>(name: &str, flows: impl Iterator<Item = Option<&'a Flo
         "inner_vlan" => column!(UInt16Array, |flow| flow.vlans[1].map(|vlan| vlan.id)),
         "ether_type" => column!(UInt16Array, |flow| flow.ether_type),
         "src_addr" => column!(StringArray, |flow| flow.source.map(|address| address.to_string())),
-        "dst_addr" => column!(StringArray, |flow| flow.destination.map(|address| address.to_string())),
+        "dst_addr" => {
+            column!(StringArray, |flow| flow.destination.map(|address| address.to_string()))
+        }
         "protocol" => column!(UInt8Array, |flow| flow.protocol),
         "next_header" => column!(UInt8Array, |flow| flow.next_header),
         "fragment" => column!(UInt8Array, |flow| Some(flow.fragment as u8)),
@@ -156,9 +164,8 @@ pub(crate) fn of_rows(name: &str, segment: &Segment, index: &Index, rows: &[Row]
         "tcp_flags_all" => column!(UInt8Array, |row: &Row| row.tcp_flags.map(|(_, all)| all)),
         "first_packet" => column!(UInt64Array, |row: &Row| Some(row.first_packet)),
         "last_packet" => column!(UInt64Array, |row: &Row| Some(row.last_packet)),
-        name => {
-            of_flow(name, rows.iter().map(|row| Some(&row.flow))).expect("the schema has no other column")
-        }
+        name => of_flow(name, rows.iter().map(|row| Some(&row.flow)))
+            .expect("the schema has no other column"),
     }
 }
 
@@ -202,6 +209,7 @@ impl Lines {
         if name.is_empty() {
             return None;
         }
+
         let place = number as usize;
         if self.names.len() <= place {
             self.names.resize(place + 1, None);
@@ -209,8 +217,10 @@ impl Lines {
         if let Some(known) = self.names[place].as_ref().filter(|known| ***known == *name) {
             return Some(Arc::clone(known));
         }
+
         let text: Arc<str> = name.replace(char::is_control, " ").into();
         self.names[place] = Some(Arc::clone(&text));
+
         Some(text)
     }
 
@@ -229,16 +239,22 @@ impl Lines {
             "interface_name" => column!(StringArray, |line: &Line| line.interface_name.as_deref()),
             "queue" => column!(UInt32Array, |line: &Line| line.queue),
             "direction" => {
-                column!(StringArray, |line: &Line| line.direction.map(|direction| match direction {
-                    Direction::Inbound => "in",
-                    Direction::Outbound => "out",
-                }))
+                column!(StringArray, |line: &Line| line.direction.map(
+                    |direction| match direction {
+                        Direction::Inbound => "in",
+                        Direction::Outbound => "out",
+                    }
+                ))
             }
             "length" => column!(UInt32Array, |line: &Line| Some(line.length)),
             "captured" => column!(UInt32Array, |line: &Line| Some(line.captured)),
-            "src_mac" => column!(StringArray, |line: &Line| line.macs.map(|(source, _)| mac_text(source))),
+            "src_mac" => {
+                column!(StringArray, |line: &Line| line.macs.map(|(source, _)| mac_text(source)))
+            }
             "dst_mac" => {
-                column!(StringArray, |line: &Line| line.macs.map(|(_, destination)| mac_text(destination)))
+                column!(StringArray, |line: &Line| line
+                    .macs
+                    .map(|(_, destination)| mac_text(destination)))
             }
             "tcp_flags" => column!(UInt8Array, |line: &Line| line.headers.tcp_flags),
             "data" => {
@@ -256,11 +272,14 @@ impl Lines {
 
 impl Rows for Lines {
     fn push(&mut self, packet: &Packet<'_>) {
-        let (record, interface) = (&packet.record, packet.interface);
+        let record = &packet.record;
+        let interface = packet.interface;
         let macs = (interface.link_type == LinkType::ETHERNET)
             .then(|| Some((*record.data.get(6..)?.first_chunk()?, *record.data.first_chunk()?)))
             .flatten();
-        let interface_name = interface.name.as_deref().and_then(|name| self.name(record.interface, name));
+        let interface_name =
+            interface.name.as_deref().and_then(|name| self.name(record.interface, name));
+
         self.lines.push(Line {
             nanos: packet.nanos,
             number: packet.number,
@@ -273,6 +292,7 @@ impl Rows for Lines {
             macs,
             headers: Headers::of(interface.link_type, record.data),
         });
+
         if let Some((bytes, ends)) = &mut self.data {
             bytes.extend_from_slice(record.data);
             ends.push(bytes.len());
@@ -288,7 +308,8 @@ impl Rows for Lines {
     }
 
     fn take(&mut self, segment: &Segment) -> Vec<ArrayRef> {
-        let columns = self.schema.fields().iter().map(|field| self.column(field.name(), segment)).collect();
+        let columns =
+            self.schema.fields().iter().map(|field| self.column(field.name(), segment)).collect();
         self.lines.clear();
         if let Some((bytes, ends)) = &mut self.data {
             bytes.clear();

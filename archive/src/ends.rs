@@ -1,5 +1,5 @@
-//! The addresses and ports that a SQL condition requires. Indexes find the rows that have them by Bloom filters, without reading
-//! the others.
+//! The addresses and ports that a SQL condition requires. Indexes find the rows that have them by
+//! Bloom filters, without reading the others.
 
 use std::net::IpAddr;
 
@@ -12,8 +12,8 @@ use wirecap_index::Ends;
 /// The maximum number of alternatives of a condition; one with more excludes nothing.
 const ALTERNATIVES_MAX: usize = 64;
 
-/// For each filter that restricts addresses or ports, its alternatives: flows for which all `filters` are
-/// true have one alternative of each.
+/// For each filter that restricts addresses or ports, its alternatives: flows for which all
+/// `filters` are true have one alternative of each.
 pub(crate) fn of(filters: &[Expr]) -> Vec<Vec<Ends>> {
     filters.iter().filter_map(alternatives).collect()
 }
@@ -21,14 +21,18 @@ pub(crate) fn of(filters: &[Expr]) -> Vec<Vec<Ends>> {
 /// Flows for which `condition` is true have one of these; `None` if they may have any.
 fn alternatives(condition: &Expr) -> Option<Vec<Ends>> {
     match condition {
-        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) => Some(vec![equal(left, right)?]),
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) => {
+            Some(vec![equal(left, right)?])
+        }
         Expr::BinaryExpr(BinaryExpr { left, op: Operator::Or, right }) => {
             limited([alternatives(left)?, alternatives(right)?].concat())
         }
         Expr::BinaryExpr(BinaryExpr { left, op: Operator::And, right }) => {
             match (alternatives(left), alternatives(right)) {
                 (Some(left), Some(right)) => {
-                    let both = left.iter().flat_map(|left| right.iter().filter_map(|right| left.and(right)));
+                    let both = left
+                        .iter()
+                        .flat_map(|left| right.iter().filter_map(|right| left.and(right)));
                     limited(both.collect()).or(Some(left))
                 }
                 (left, right) => left.or(right),
@@ -45,15 +49,16 @@ fn limited(alternatives: Vec<Ends>) -> Option<Vec<Ends>> {
     (alternatives.len() <= ALTERNATIVES_MAX).then_some(alternatives)
 }
 
-/// The ends of flows for which a column and a value are equal; `None` if the operands are not a column of
-/// ends and a value.
+/// The ends of flows for which a column and a value are equal; `None` if the operands are not a
+/// column of ends and a value.
 fn equal(one: &Expr, other: &Expr) -> Option<Ends> {
-    let ((Expr::Column(column), Expr::Literal(value, _)) | (Expr::Literal(value, _), Expr::Column(column))) =
-        (one, other)
+    let ((Expr::Column(column), Expr::Literal(value, _))
+    | (Expr::Literal(value, _), Expr::Column(column))) = (one, other)
     else {
         return None;
     };
     let any = Ends::default();
+
     Some(match &*column.name {
         "src_addr" => Ends { source: Some(address(value)?), ..any },
         "dst_addr" => Ends { destination: Some(address(value)?), ..any },
@@ -92,20 +97,28 @@ mod tests {
 
     #[test]
     fn conditions_on_addresses_and_ports_are_alternatives_of_flows() {
-        let (a, b) = ("10.0.0.1", "10.0.0.2");
-        let to = |address: &str| Ends { destination: Some(address.parse().unwrap()), ..Ends::default() };
+        let a = "10.0.0.1";
+        let b = "10.0.0.2";
+        let to =
+            |address: &str| Ends { destination: Some(address.parse().unwrap()), ..Ends::default() };
         let between = |from: &str, with: &str| source(from).and(&to(with)).unwrap();
-        let both_ways = (col("src_addr").eq(lit(a)).and(col("dst_addr").eq(lit(b))))
-            .or(col("src_addr").eq(lit(b)).and(lit(a).eq(col("dst_addr"))));
+        let both_ways =
+            (col("src_addr").eq(lit(a)).and(col("dst_addr").eq(lit(b))))
+                .or(col("src_addr").eq(lit(b)).and(lit(a).eq(col("dst_addr"))));
         assert_eq!(alternatives(&both_ways), Some(vec![between(a, b), between(b, a)]));
+
         let https = Ends { destination_port: Some(443), ..Ends::default() };
         assert_eq!(alternatives(&col("dst_port").eq(lit(443_i64))), Some(vec![https]));
+
         let listed = col("src_addr").in_list(vec![lit(a), lit(b)], false);
         assert_eq!(alternatives(&listed), Some(vec![source(a), source(b)]));
+
         let host = lit(a).in_list(vec![col("src_addr"), col("dst_addr")], false);
         assert_eq!(alternatives(&host), Some(vec![source(a), to(a)]));
+
         let with_other = col("src_addr").eq(lit(a)).and(col("length").gt(lit(100)));
         assert_eq!(alternatives(&with_other), Some(vec![source(a)]));
+
         let contradiction = col("src_addr").eq(lit(a)).and(col("src_addr").eq(lit(b)));
         assert_eq!(alternatives(&contradiction), Some(Vec::new()));
         assert_eq!(of(&[with_other, listed]), [vec![source(a)], vec![source(a), source(b)]]);

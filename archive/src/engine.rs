@@ -30,10 +30,10 @@ const BATCH_ROWS: usize = 8192;
 const ROW_BYTES: usize = 2048;
 /// Minimum number of batches of full frames that fit into a thread's part of the memory.
 const BATCHES_MIN: usize = 64;
-/// Maximum number of spilled files that a sort merges at once. The sort reserves four batches for each file:
-/// two that it reads ahead, and two for sorting. The remaining batches of `BATCHES_MIN` are for the last
-/// merge, which joins the threads' results and cannot spill. Without this limit, the threads' merges use all
-/// of the memory.
+/// Maximum number of spilled files that a sort merges at once. The sort reserves four batches for
+/// each file: two that it reads ahead, and two for sorting. The remaining batches of `BATCHES_MIN`
+/// are for the last merge, which joins the threads' results and cannot spill. Without this limit,
+/// the threads' merges use all of the memory.
 const MERGED_MAX: usize = BATCHES_MIN * 3 / 4 / 4;
 /// Consumers that an error message lists when memory is exhausted.
 const LISTED: NonZeroUsize = NonZeroUsize::new(3).expect("it is not 0");
@@ -58,8 +58,10 @@ pub(crate) fn session(
     watch: &Arc<Watch>,
 ) -> Result<SessionContext> {
     let memory = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
-    // A sort holds several batches per thread when it merges spilled data, and reserves memory for them that no other part
-    // may use. Both default to sizes for narrow rows: 8,192 rows of packets are 16 MiB, and the reservation is 10 MiB.
+
+    // A sort holds several batches per thread when it merges spilled data, and reserves memory for
+    // them that no other part may use. Both default to sizes for narrow rows: 8,192 rows of packets
+    // are 16 MiB, and the reservation is 10 MiB.
     let part = memory / limits.threads;
     let mut config = SessionConfig::new()
         .with_target_partitions(limits.threads)
@@ -67,21 +69,25 @@ pub(crate) fn session(
         .with_sort_spill_reservation_bytes((part / 16).min(10 << 20))
         .with_information_schema(true);
     config.options_mut().explain.format = ExplainFormat::Indent;
+
     let pool = TrackConsumersPool::new(FairSpillPool::new(memory), LISTED);
     let mode = match limits.spill_directory {
         Some(directory) => DiskManagerMode::Directories(vec![directory.to_owned()]),
         None => DiskManagerMode::OsTmpDirectory,
     };
-    let disk = DiskManagerBuilder::default().with_mode(mode).with_max_spill_merge_fan_in(MERGED_MAX);
+    let disk =
+        DiskManagerBuilder::default().with_mode(mode).with_max_spill_merge_fan_in(MERGED_MAX);
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(pool))
         .with_disk_manager_builder(disk)
         .build_arc()?;
     let state = builder(config).with_runtime_env(runtime).build();
+
     with_tables(state, archive, &Planner::Here(listing.clone(), Arc::clone(watch)))
 }
 
-/// A session with the tables `flows` and `packets`, and with those of `find`, whose queries run on a cluster in `parts` parts.
+/// A session with the tables `flows` and `packets`, and with those of `find`, whose queries run on
+/// a cluster in `parts` parts.
 pub(crate) fn on_cluster(
     scheduler: &str,
     archive: &str,
@@ -93,22 +99,29 @@ pub(crate) fn on_cluster(
         .with_batch_size(CLUSTER_BATCH_ROWS)
         .with_ballista_grpc_client_max_message_size(MESSAGE_BYTES_MAX)
         .with_ballista_logical_extension_codec(Arc::new(LogicalCodec::default()))
-        // The client needs the job's name to cancel it, so it must know the name before the job runs.
+        // The client needs the job's name to cancel it, so it must know the name before the job
+        // runs.
         .set_bool(BALLISTA_CLIENT_PULL, true);
     config.options_mut().explain.format = ExplainFormat::Indent;
+
     let state = builder(config).build().upgrade_for_ballista(scheduler.to_owned())?;
     let context = with_tables(state, archive, &Planner::Cluster)?;
+
     for (name, kind) in [("found", Kind::Found), ("candidates", Kind::Candidates)] {
         let table = ArchiveTable::new(kind, archive, wanted.clone(), Planner::Cluster);
         context.register_table(name, Arc::new(table))?;
     }
+
     Ok(context)
 }
 
 fn builder(config: SessionConfig) -> SessionStateBuilder {
     let mut rules = Analyzer::new().rules;
     rules.insert(0, Arc::new(AddColumns));
-    SessionStateBuilder::new().with_config(config).with_default_features().with_analyzer_rules(rules)
+    SessionStateBuilder::new()
+        .with_config(config)
+        .with_default_features()
+        .with_analyzer_rules(rules)
 }
 
 fn with_tables(state: SessionState, archive: &str, planner: &Planner) -> Result<SessionContext> {

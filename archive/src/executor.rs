@@ -24,9 +24,10 @@ const HEARTBEAT_SECONDS: u64 = 5;
 
 /// Read packets for the queries of a cluster
 ///
-/// This is an executor of Apache DataFusion Ballista. It reads the archives that queries name, with the credentials in this
-/// process's environment, and keeps intermediate results in files. It uses two ports: that of --listen, and the next one. Each
-/// process that can connect can read all files that this process can read: there are no passwords and there is no encryption.
+/// This is an executor of Apache DataFusion Ballista. It reads the archives that queries name, with
+/// the credentials in this process's environment, and keeps intermediate results in files. It uses
+/// two ports: that of --listen, and the next one. Each process that can connect can read all files
+/// that this process can read: there are no passwords and there is no encryption.
 ///
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
@@ -37,12 +38,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "URL", value_parser = Cluster::parse, default_value = "http://127.0.0.1:50050")]
     scheduler: Cluster,
 
-    /// The address to listen on: clients, the scheduler and other executors connect to this port and the next one
+    /// The address to listen on: clients, the scheduler and other executors connect to this port
+    /// and the next one
     #[arg(long, value_name = "IP:PORT", value_parser = cluster::listen, default_value = "127.0.0.1:50051")]
     listen: SocketAddr,
 
-    /// The name or address under which clients, the scheduler and other executors reach this host [default: as the
-    /// scheduler sees it]
+    /// The name or address under which clients, the scheduler and other executors reach this host
+    /// [default: as the scheduler sees it]
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
 
@@ -56,7 +58,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BYTES", value_parser = size::bytes, default_value = "1G")]
     memory: u64,
 
-    /// Directory for intermediate results and data that exceeds the memory [default: that of temporary files]
+    /// Directory for intermediate results and data that exceeds the memory
+    /// [default: that of temporary files]
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
 
@@ -75,17 +78,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let listen = arguments.listen;
     let Some(next) = listen.port().checked_add(1).filter(|_| listen.port() > 0) else {
-        return Err(Failure::Usage(format!("invalid address {listen}: expected a port of 1 to 65534")));
+        return Err(Failure::Usage(format!(
+            "invalid address {listen}: expected a port of 1 to 65534"
+        )));
     };
+
     // Ballista reports a port in use only in its log.
     for port in [listen.port(), next] {
         let address = SocketAddr::new(listen.ip(), port);
         let bound = TcpListener::bind(address);
-        bound.map_err(|error| Failure::Failed(format!("cannot listen on {address}: {error}").into()))?;
+        bound.map_err(|error| {
+            Failure::Failed(format!("cannot listen on {address}: {error}").into())
+        })?;
     }
+
     Connection::open(&arguments.scheduler).await?;
     let mut new = tempfile::Builder::new();
     new.prefix("wirecap-executor-");
+
     let directory = match &arguments.spill {
         Some(spill) => new.tempdir_in(spill).map_err(|error| {
             Failure::Failed(format!("cannot use the directory {}: {error}", spill.display()).into())
@@ -98,6 +108,7 @@ async fn serve(arguments: &Arguments) -> Result<(), Failure> {
     functions
         .scalar_functions
         .insert(pcap_filter::NAME.to_owned(), Arc::new(ScalarUDF::from(PcapFilter::new())));
+
     let config = ExecutorProcessConfig {
         bind_host: host_of(listen),
         external_host: arguments.advertise.clone(),
@@ -117,5 +128,6 @@ async fn serve(arguments: &Arguments) -> Result<(), Failure> {
         ..ExecutorProcessConfig::default()
     };
     eprintln!("{}: scheduler {}", node.name(), arguments.scheduler.url());
+
     start_executor_process(Arc::new(config)).await.map_err(|error| Failure::Failed(error.into()))
 }

@@ -47,9 +47,9 @@ impl From<FindError> for Failure {
 impl From<DataFusionError> for Failure {
     fn from(error: DataFusionError) -> Self {
         match error.find_root() {
-            DataFusionError::SQL(..) | DataFusionError::Plan(_) | DataFusionError::SchemaError(..) => {
-                Self::Usage(error.strip_backtrace())
-            }
+            DataFusionError::SQL(..)
+            | DataFusionError::Plan(_)
+            | DataFusionError::SchemaError(..) => Self::Usage(error.strip_backtrace()),
             DataFusionError::Execution(reason) => Self::Failed(reason.clone().into()),
             _ => Self::Failed(error.strip_backtrace().into()),
         }

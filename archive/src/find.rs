@@ -1,4 +1,5 @@
-//! `wirecap archive find`: finds packets in an archive, in order of time, as `wirecap find` does in directories.
+//! `wirecap archive find`: finds packets in an archive, in order of time, as `wirecap find` does in
+//! directories.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -32,8 +33,8 @@ use crate::watch::Watch;
 
 /// Find packets in an archive and write them in order of time
 ///
-/// The filter, the options for time, flow and output, and the result are those of wirecap find. Only the parts of segments that
-/// may contain matching packets are read.
+/// The filter, the options for time, flow and output, and the result are those of wirecap find.
+/// Only the parts of segments that may contain matching packets are read.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
   wirecap archive find -a s3://bucket/packets --from 17:00 --to 17:30 -w found.pcapng host 10.1.2.3 and tcp port 443
@@ -47,7 +48,8 @@ pub(crate) struct Arguments {
 
     /// The archive: a directory, or s3://, gs://, az:// with a bucket and a prefix
     ///
-    /// Credentials and endpoint come from the provider's environment variables, such as AWS_ACCESS_KEY_ID.
+    /// Credentials and endpoint come from the provider's environment variables, such as
+    /// AWS_ACCESS_KEY_ID.
     #[arg(short, long, value_name = "DIR|URL", env = "WIRECAP_ARCHIVE")]
     archive: String,
 
@@ -63,8 +65,8 @@ pub(crate) struct Arguments {
 
     /// Only packets between two addresses: 10.0.0.1.443:10.0.0.2
     ///
-    /// In both directions and with any VLAN tag, with or without ports as tcpdump prints them; IPv6:
-    /// [fe80::1]:[fe80::2].53.
+    /// In both directions and with any VLAN tag, with or without ports as tcpdump prints them;
+    /// IPv6: [fe80::1]:[fe80::2].53.
     #[arg(long, value_name = "A:B", value_parser = Between::parse)]
     flow: Option<Between>,
 
@@ -98,16 +100,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         true => None,
         false => Some(pcap_filter::request(&expression).map_err(Failure::Usage)?),
     };
+
     if !arguments.count && !arguments.list && is_standard_output(&arguments.write) {
         let advice = "name a file with -w, or use wirecap show";
         refuse_terminal("packets", advice).map_err(Failure::Usage)?;
     }
-    let (between, from, to) = (arguments.flow, arguments.from, arguments.to);
+
+    let between = arguments.flow;
+    let from = arguments.from;
+    let to = arguments.to;
     let wanted = Wanted { filter, between, from, to, ends: Vec::new() };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let watch = Arc::new(Watch::new());
     let is_interrupted = Arc::new(AtomicBool::new(false));
-    let (of_signal, flag) = (Arc::clone(&watch), Arc::clone(&is_interrupted));
+    let of_signal = Arc::clone(&watch);
+    let flag = Arc::clone(&is_interrupted);
+
     runtime.spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
             flag.store(true, Ordering::Release);
@@ -115,21 +124,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     });
     let begun = Instant::now();
+
     if let Some(cluster) = &arguments.cluster.cluster {
         let outcome = runtime.block_on(on_cluster(arguments, cluster, &wanted, &watch, begun));
         let ended = watch.end();
         runtime.shutdown_background();
         return outcome.and(ended);
     }
-    let listing =
-        runtime.block_on(async { Archive::open(&arguments.archive)?.list(&arguments.cache).await })?;
+
+    let listing = runtime
+        .block_on(async { Archive::open(&arguments.archive)?.list(&arguments.cache).await })?;
     if listing.segments.is_empty() {
         return Err(Failure::Failed(format!("no recordings in {}", arguments.archive).into()));
     }
+
     let outcome = Search::new(listing, &wanted, Arc::clone(&watch), begun)
         .and_then(|search| search.end(arguments, &wanted));
     let ended = watch.end();
     runtime.shutdown_background();
+
     match is_interrupted.load(Ordering::Acquire) {
         true => Err(Failure::Failed("interrupted".into())),
         false => outcome.and(ended),
@@ -148,22 +161,27 @@ impl Output {
             application: Some(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned()),
             ..Section::default()
         };
+
         if is_standard_output(&arguments.write) {
             let output: Box<dyn Write + Send> = Box::new(io::stdout());
             let sink = StreamSink::new(output, "standard output");
             return Ok(Self::Plain(Writer::new(sink, Format::Pcapng, &section)));
         }
+
         let file = output::create(&arguments.write, arguments.force)?;
         let name = arguments.write.display().to_string();
         let format = format_of(&arguments.write);
+
         Ok(match Compression::of(&arguments.write) {
             Compression::None => {
                 let output: Box<dyn Write + Send> = Box::new(file);
                 Self::Plain(Writer::new(StreamSink::new(output, name), format, &section))
             }
-            compression => {
-                Self::Compressed(Writer::new(CompressedSink::new(file, name, compression)?, format, &section))
-            }
+            compression => Self::Compressed(Writer::new(
+                CompressedSink::new(file, name, compression)?,
+                format,
+                &section,
+            )),
         })
     }
 }
@@ -185,24 +203,38 @@ impl Search {
         begun: Instant,
     ) -> Result<Self, Failure> {
         let all = listing.segments.len();
-        listing.segments.retain(|segment| segment.times.is_none_or(|times| wanted.is_in_time(times)));
+        listing
+            .segments
+            .retain(|segment| segment.times.is_none_or(|times| wanted.is_in_time(times)));
+
         let (planned, scanned_bytes) = search::plan(&listing, wanted, None, &watch)?;
         let segments = planned.into_iter().map(|(_, planned)| planned).collect();
-        Ok(Self { listing, all, plan: Plan { segments, scanned_bytes, ..Plan::default() }, watch, begun })
+
+        Ok(Self {
+            listing,
+            all,
+            plan: Plan { segments, scanned_bytes, ..Plan::default() },
+            watch,
+            begun,
+        })
     }
 
     fn end(self, arguments: &Arguments, wanted: &Wanted) -> Result<(), Failure> {
         if arguments.list {
             return self.list();
         }
+
         if arguments.count {
-            let (storage, mut query) = (&*self.listing.storage, wanted.query());
+            let storage = &*self.listing.storage;
+            let mut query = wanted.query();
             let outcome =
-                self.plan.run_in::<Failure>(storage, &mut query, &mut self.note(), &mut |_| Ok(true))?;
+                self.plan
+                    .run_in::<Failure>(storage, &mut query, &mut self.note(), &mut |_| Ok(true))?;
             output::print(outcome.packets)?;
             self.report(&outcome);
             return Ok(());
         }
+
         match Output::open(arguments)? {
             Output::Plain(writer) => self.write(wanted, writer),
             Output::Compressed(writer) => self.write(wanted, writer),
@@ -223,8 +255,10 @@ impl Search {
     }
 
     fn write<S: Sink>(self, wanted: &Wanted, writer: Writer<S>) -> Result<(), Failure> {
-        let (storage, mut query) = (&*self.listing.storage, wanted.query());
-        let outcome = self.plan.extract::<S, Failure>(storage, &mut query, &mut self.note(), writer)?;
+        let storage = &*self.listing.storage;
+        let mut query = wanted.query();
+        let outcome =
+            self.plan.extract::<S, Failure>(storage, &mut query, &mut self.note(), writer)?;
         // If there is no outcome, the reader of standard output has closed it.
         if let Some(outcome) = outcome {
             self.report(&outcome);
@@ -234,7 +268,8 @@ impl Search {
 
     fn list(&self) -> Result<(), Failure> {
         self.plan.candidates().try_for_each(output::print)?;
-        let (count, all) = (self.plan.candidates().count(), self.all);
+        let count = self.plan.candidates().count();
+        let all = self.all;
         self.watch.announce(&format!("{count} of {all} segments may have matching packets"));
         Ok(())
     }
@@ -258,6 +293,7 @@ async fn on_cluster(
     let connection = Connection::open(cluster).await?;
     let session = engine::on_cluster(connection.url(), &archive, wanted, PARTS)?;
     let remote = Remote { connection, session, watch, begun };
+
     tokio::select! {
         outcome = remote.end(arguments) => outcome,
         _ = tokio::signal::ctrl_c() => {
@@ -279,14 +315,17 @@ impl Remote<'_> {
         if arguments.list {
             return self.list().await;
         }
+
         if arguments.count {
             let batches: Vec<RecordBatch> =
                 self.run("SELECT count(*) FROM found").await?.try_collect().await?;
             let count = batches.iter().find(|batch| batch.num_rows() > 0);
-            let count = count.map_or(0, |batch| batch.column(0).as_primitive::<Int64Type>().value(0));
+            let count =
+                count.map_or(0, |batch| batch.column(0).as_primitive::<Int64Type>().value(0));
             output::print(count)?;
             return self.report(count.unsigned_abs()).await;
         }
+
         match Output::open(arguments)? {
             Output::Plain(writer) => self.write(writer).await,
             Output::Compressed(writer) => self.write(writer).await,
@@ -315,33 +354,46 @@ impl Remote<'_> {
     async fn list(&self) -> Result<(), Failure> {
         let stream = self.run("SELECT * FROM candidates ORDER BY place").await?;
         let batches: Vec<RecordBatch> = stream.try_collect().await?;
-        let (mut count, mut all) = (0, 0);
+        let mut count = 0;
+        let mut all = 0;
+
         for batch in &batches {
-            let [lines, segments, faults] = [1, 2, 3].map(|column| batch.column(column).as_string::<i32>());
+            let [lines, segments, faults] =
+                [1, 2, 3].map(|column| batch.column(column).as_string::<i32>());
             for row in 0..batch.num_rows() {
                 if segments.is_valid(row) {
                     self.watch.faulty_because(segments.value(row), faults.value(row).to_owned());
                     continue;
                 }
+
                 all += 1;
+
                 if lines.is_valid(row) {
                     count += 1;
                     output::print(lines.value(row))?;
                 }
             }
         }
+
         self.watch.announce(&format!("{count} of {all} segments may have matching packets"));
         Ok(())
     }
 
     async fn report(&self, packets: u64) -> Result<(), Failure> {
-        let Report { read_bytes, segments: (count, all) } = self.connection.report(self.watch).await?;
+        let Report { read_bytes, segments: (count, all) } =
+            self.connection.report(self.watch).await?;
         announce(self.watch, packets, (count, all), read_bytes, self.begun);
         Ok(())
     }
 }
 
-fn announce(watch: &Watch, packets: u64, (count, all): (u64, u64), read_bytes: u64, begun: Instant) {
+fn announce(
+    watch: &Watch,
+    packets: u64,
+    (count, all): (u64, u64),
+    read_bytes: u64,
+    begun: Instant,
+) {
     watch.announce(&format!(
         "found {} packets in {count} of {all} segments: read {} in {:.1} s",
         grouped(packets),

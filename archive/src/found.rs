@@ -1,6 +1,6 @@
-//! The packets that `find` finds on a cluster, as rows, and the savefile that is made of them. The rows
-//! contain everything that `wirecap-index` returns with a packet, so the savefile is the same as that of a
-//! search on one machine.
+//! The packets that `find` finds on a cluster, as rows, and the savefile that is made of them. The
+//! rows contain everything that `wirecap-index` returns with a packet, so the savefile is the same
+//! as that of a search on one machine.
 //!
 //! Ballista sorts the rows by time, position of the segment in the archive and number of the packet
 //! in it, as the search on one machine does. A partition consists of whole segments, because a
@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, RecordBatch, StringArray, UInt32Array,
+    UInt64Array,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
 use datafusion::error::DataFusionError;
@@ -40,8 +41,8 @@ pub(crate) fn schema() -> SchemaRef {
     ]))
 }
 
-/// For each segment of an archive: the lines that `find --list` prints if it may have matching packets. For
-/// each fault: its segment and the reason.
+/// For each segment of an archive: the lines that `find --list` prints if it may have matching
+/// packets. For each fault: its segment and the reason.
 pub(crate) fn schema_of_candidates() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("place", DataType::UInt64, false),
@@ -61,15 +62,26 @@ pub(crate) fn candidates(
     for (place, lines) in lines {
         of_segments[place] = Some(lines);
     }
-    // A fault has a separate row, because a segment that was scanned may be a candidate and have a fault.
+
+    // A fault has a separate row, because a segment that was scanned may be a candidate and have a
+    // fault.
     let places = (0..segments as u64).chain(faults.iter().map(|_| u64::MAX));
     let none = || std::iter::repeat_n(None, segments);
     let columns: Vec<ArrayRef> = vec![
         Arc::new(UInt64Array::from_iter_values(places)),
-        Arc::new(of_segments.into_iter().chain(faults.iter().map(|_| None)).collect::<StringArray>()),
-        Arc::new(none().chain(faults.iter().map(|(segment, _)| Some(&**segment))).collect::<StringArray>()),
-        Arc::new(none().chain(faults.iter().map(|(_, reason)| Some(&**reason))).collect::<StringArray>()),
+        Arc::new(
+            of_segments.into_iter().chain(faults.iter().map(|_| None)).collect::<StringArray>(),
+        ),
+        Arc::new(
+            none()
+                .chain(faults.iter().map(|(segment, _)| Some(&**segment)))
+                .collect::<StringArray>(),
+        ),
+        Arc::new(
+            none().chain(faults.iter().map(|(_, reason)| Some(&**reason))).collect::<StringArray>(),
+        ),
     ];
+
     Ok(RecordBatch::try_new(schema_of_candidates(), columns)?)
 }
 
@@ -95,7 +107,10 @@ pub(crate) struct FoundRows {
 
 impl FoundRows {
     pub(crate) fn new(schema: SchemaRef, place: u64) -> Self {
-        let (rows, data, ends, interfaces) = (Vec::new(), Vec::new(), Vec::new(), HashMap::new());
+        let rows = Vec::new();
+        let data = Vec::new();
+        let ends = Vec::new();
+        let interfaces = HashMap::new();
         Self { schema, place, rows, data, ends, interfaces }
     }
 
@@ -185,28 +200,33 @@ impl<S: Sink> Savefile<S> {
     /// Appends packets; returns `false` if the reader closed the pipe.
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<bool, Failure> {
         let column = |name: &str| {
-            batch.column_by_name(name).ok_or_else(|| Failure::Failed(format!("no column {name}").into()))
+            batch
+                .column_by_name(name)
+                .ok_or_else(|| Failure::Failed(format!("no column {name}").into()))
         };
-        let (interfaces, data) =
-            (column("interface")?.as_binary::<i32>(), column("data")?.as_binary::<i32>());
-        let (nanos, lengths) =
-            (column("nanos")?.as_primitive::<UInt64Type>(), column("length")?.as_primitive::<UInt32Type>());
+        let interfaces = column("interface")?.as_binary::<i32>();
+        let data = column("data")?.as_binary::<i32>();
+        let nanos = column("nanos")?.as_primitive::<UInt64Type>();
+        let lengths = column("length")?.as_primitive::<UInt32Type>();
         let queues = column("queue")?.as_primitive::<UInt32Type>();
         let inbound = column("is_inbound")?.as_boolean();
+
         for row in 0..batch.num_rows() {
             let message = interfaces.value(row);
             if !self.interfaces.contains_key(message) {
-                let decoded =
-                    InterfaceMessage::decode(message).map_err(|error| Failure::Failed(error.into()))?;
+                let decoded = InterfaceMessage::decode(message)
+                    .map_err(|error| Failure::Failed(error.into()))?;
                 let number = self.interfaces.len() as u32;
                 self.interfaces.insert(message.to_vec(), (number, Interface::try_from(decoded)?));
             }
+
             let (number, interface) = &self.interfaces[message];
             let is_inbound = inbound.is_valid(row).then(|| inbound.value(row));
             let direction = is_inbound.map(|is_inbound| match is_inbound {
                 true => Direction::Inbound,
                 false => Direction::Outbound,
             });
+
             let record = Record {
                 interface: *number,
                 timestamp: Some(Timestamp::from_unix_nanos(nanos.value(row))),
@@ -220,8 +240,10 @@ impl<S: Sink> Savefile<S> {
                 Err(WriteError::BrokenPipe { .. }) => return Ok(false),
                 written => written?,
             }
+
             self.packets += 1;
         }
+
         Ok(true)
     }
 

@@ -1,13 +1,15 @@
-//! The `wirecap-archive` command: SQL and packet search over recordings in a directory or in object storage.
+//! The `wirecap-archive` command: SQL and packet search over recordings in a directory or in object
+//! storage.
 //!
-//! DataFusion is the query engine, `object_store` the storage. The tables [`flows` and `packets`](table) are
-//! read through `wirecap-index`, the code that `wirecap find` uses: the index excludes segments that cannot
-//! match and, in the remaining segments, pieces (such as Zstandard frames) that cannot match. Only the
-//! remaining pieces are read. [`upload`] copies segments from a sensor's disk to the archive.
+//! DataFusion is the query engine, `object_store` the storage. The tables
+//! [`flows` and `packets`](table) are read through `wirecap-index`, the code that `wirecap find`
+//! uses: the index excludes segments that cannot match and, in the remaining segments, pieces (such
+//! as Zstandard frames) that cannot match. Only the remaining pieces are read. [`upload`] copies
+//! segments from a sensor's disk to the archive.
 //!
-//! Ballista runs the same plans on several machines: the client of a [`cluster`] sends logical plans to the
-//! [`scheduler`], and the scheduler sends the parts of physical plans to [`executor`]s. The [`codec`] makes
-//! messages of the tables and scans.
+//! Ballista runs the same plans on several machines: the client of a [`cluster`] sends logical
+//! plans to the [`scheduler`], and the scheduler sends the parts of physical plans to
+//! [`executor`]s. The [`codec`] makes messages of the tables and scans.
 
 mod cache;
 mod cluster;
@@ -42,9 +44,15 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Search recordings in a directory or in object storage with SQL or filters; upload them from sensors
+/// Search recordings in a directory or in object storage with SQL or filters; upload them from
+/// sensors
 #[derive(Debug, Parser)]
-#[command(name = "wirecap archive", bin_name = "wirecap archive", version, arg_required_else_help = true)]
+#[command(
+    name = "wirecap archive",
+    bin_name = "wirecap archive",
+    version,
+    arg_required_else_help = true
+)]
 #[command(after_help = "Examples:
   wirecap archive sql -a /data 'SELECT src_addr, sum(bytes) FROM flows GROUP BY 1 ORDER BY 2 DESC LIMIT 10'
   wirecap archive sql -a s3://bucket/packets \"SELECT time, src_addr FROM packets WHERE dst_port = 53\" --format csv

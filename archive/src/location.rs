@@ -13,7 +13,8 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::{
-    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, parse_url_opts,
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme,
+    parse_url_opts,
 };
 use tokio::runtime::Handle;
 use url::Url;
@@ -46,22 +47,24 @@ impl fmt::Debug for Archive {
 }
 
 impl Archive {
-    /// The archive at a path or a URL. The settings of stores come from the environment variables of their providers, such as
-    /// `AWS_ACCESS_KEY_ID`.
+    /// The archive at a path or a URL. The settings of stores come from the environment variables
+    /// of their providers, such as `AWS_ACCESS_KEY_ID`.
     pub(crate) fn open(location: &str) -> Result<Self, Failure> {
         let place = match location.contains("://") {
             false => Place::Directory(location.into()),
             true => {
-                let wrong =
-                    |error: &dyn fmt::Display| Failure::Usage(format!("invalid archive {location}: {error}"));
+                let wrong = |error: &dyn fmt::Display| {
+                    Failure::Usage(format!("invalid archive {location}: {error}"))
+                };
                 let url = Url::parse(location).map_err(|error| wrong(&error))?;
                 match url.scheme() {
                     "file" => Place::Directory(
-                        url.to_file_path().map_err(|()| wrong(&"expected file:///absolute/path"))?,
+                        url.to_file_path()
+                            .map_err(|()| wrong(&"expected file:///absolute/path"))?,
                     ),
                     _ => {
-                        let variables =
-                            std::env::vars().map(|(name, value)| (name.to_ascii_lowercase(), value));
+                        let variables = std::env::vars()
+                            .map(|(name, value)| (name.to_ascii_lowercase(), value));
                         let timeout = ("timeout".to_owned(), REQUEST_TIMEOUT.to_owned());
                         let settings = [timeout].into_iter().chain(variables);
                         let (store, prefix) =
@@ -88,11 +91,14 @@ impl Archive {
             Place::Objects(store, prefix) => Ok((Arc::clone(store), prefix.clone())),
             Place::Directory(directory) => {
                 let failed = |error: io::Error| {
-                    Failure::Failed(format!("cannot write to the archive {}: {error}", self.location).into())
+                    Failure::Failed(
+                        format!("cannot write to the archive {}: {error}", self.location).into(),
+                    )
                 };
                 if !fs::metadata(directory).map_err(failed)?.is_dir() {
                     return Err(failed(io::ErrorKind::NotADirectory.into()));
                 }
+
                 Ok((Arc::new(LocalFileSystem::new_with_prefix(directory)?), Key::default()))
             }
         }
@@ -100,10 +106,17 @@ impl Archive {
 
     /// The location as every machine of a cluster understands it: with an absolute path.
     pub(crate) fn name_for_cluster(location: &str) -> Result<String, Failure> {
-        let wrong = |error: &dyn fmt::Display| Failure::Usage(format!("invalid archive {location}: {error}"));
+        let wrong = |error: &dyn fmt::Display| {
+            Failure::Usage(format!("invalid archive {location}: {error}"))
+        };
+
         if !location.contains("://") {
-            return Ok(std::path::absolute(location).map_err(|error| wrong(&error))?.display().to_string());
+            return Ok(std::path::absolute(location)
+                .map_err(|error| wrong(&error))?
+                .display()
+                .to_string());
         }
+
         let url = Url::parse(location).map_err(|error| wrong(&error))?;
         match ObjectStoreScheme::parse(&url) {
             Ok(_) => Ok(location.to_owned()),
@@ -111,7 +124,8 @@ impl Archive {
         }
     }
 
-    /// The store for reading segments whose names are known. Checks first that the archive can be read.
+    /// The store for reading segments whose names are known. Checks first that the archive can be
+    /// read.
     pub(crate) async fn reach(&self, cache: &CacheOptions) -> Result<Arc<dyn Storage>, Failure> {
         match &self.place {
             Place::Directory(directory) => {
@@ -134,33 +148,50 @@ impl Archive {
         match &self.place {
             Place::Directory(directory) => {
                 let mut found = Vec::new();
-                list_directory(directory, &mut found).map_err(|(path, error)| match path == *directory {
-                    // The error names the archive already.
-                    true => failed(&error),
-                    false => failed(&format!("{}: {error}", path.display())),
+                list_directory(directory, &mut found).map_err(|(path, error)| {
+                    match path == *directory {
+                        // The error names the archive already.
+                        true => failed(&error),
+                        false => failed(&format!("{}: {error}", path.display())),
+                    }
                 })?;
-                let name =
-                    |path: &PathBuf| path.strip_prefix(directory).unwrap_or(path).display().to_string();
+
+                let name = |path: &PathBuf| {
+                    path.strip_prefix(directory).unwrap_or(path).display().to_string()
+                };
                 let found = found.into_iter().map(|path| Segment::new(path.clone(), name(&path)));
-                // A segment in the layout is complete once its index exists, which is uploaded last.
-                let is_complete =
-                    |segment: &Segment| segment.times.is_none() || index_path(&segment.path).exists();
-                Ok(Listing { segments: found.filter(is_complete).collect(), storage: Arc::new(Disk) })
+
+                // A segment in the layout is complete once its index exists, which is uploaded
+                // last.
+                let is_complete = |segment: &Segment| {
+                    segment.times.is_none() || index_path(&segment.path).exists()
+                };
+                Ok(Listing {
+                    segments: found.filter(is_complete).collect(),
+                    storage: Arc::new(Disk),
+                })
             }
             Place::Objects(store, prefix) => {
                 let prefix = (!prefix.as_ref().is_empty()).then_some(prefix);
                 let objects: Vec<_> =
                     store.list(prefix).try_collect().await.map_err(|error| failed(&error))?;
-                let objects: HashMap<PathBuf, ObjectMeta> =
-                    objects.into_iter().map(|object| (object.location.as_ref().into(), object)).collect();
+                let objects: HashMap<PathBuf, ObjectMeta> = objects
+                    .into_iter()
+                    .map(|object| (object.location.as_ref().into(), object))
+                    .collect();
+
                 let start = prefix.map_or(0, |prefix| prefix.as_ref().len() + 1);
+
                 // A segment is complete once its index is there, which is uploaded last.
                 let mut segments: Vec<Segment> = objects
                     .keys()
                     .filter(|path| objects.contains_key(&index_path(path)))
-                    .map(|path| Segment::new(path.clone(), path.display().to_string()[start..].to_owned()))
+                    .map(|path| {
+                        Segment::new(path.clone(), path.display().to_string()[start..].to_owned())
+                    })
                     .collect();
                 segments.sort_by(|a, b| a.name.cmp(&b.name));
+
                 let storage = Objects::new(store, objects, cache)?;
                 Ok(Listing { segments, storage: Arc::new(storage) })
             }
@@ -178,14 +209,17 @@ pub(crate) struct Listing {
 fn list_directory(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), (PathBuf, io::Error)> {
     let failed = |error| (directory.to_owned(), error);
     found.extend(segments(directory).map_err(failed)?);
+
     if directory.is_dir() {
         let mut directories = Vec::new();
+
         for entry in fs::read_dir(directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             if entry.file_type().map_err(failed)?.is_dir() {
                 directories.push(entry.path());
             }
         }
+
         directories.sort();
         for directory in directories {
             list_directory(&directory, found)?;
@@ -197,7 +231,8 @@ fn list_directory(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), (Pat
 /// Segments in object storage.
 struct Objects {
     store: Arc<dyn ObjectStore>,
-    /// What a listing reports about objects. Without a listing, the store is asked about each object.
+    /// What a listing reports about objects. Without a listing, the store is asked about each
+    /// object.
     objects: HashMap<PathBuf, ObjectMeta>,
     cache: Option<Cache>,
     /// The first bytes of segments, which identify their compression.
@@ -238,10 +273,12 @@ impl Objects {
         match self.objects.get(path) {
             Some(object) => Ok(object.clone()),
             None if !self.objects.is_empty() => Err(Without::Missing),
-            None => self.runtime.block_on(self.store.head(&key(path))).map_err(|error| match error {
-                object_store::Error::NotFound { .. } => Without::Missing,
-                error => Without::Unreadable(error.to_string()),
-            }),
+            None => {
+                self.runtime.block_on(self.store.head(&key(path))).map_err(|error| match error {
+                    object_store::Error::NotFound { .. } => Without::Missing,
+                    error => Without::Unreadable(error.to_string()),
+                })
+            }
         }
     }
 
@@ -252,7 +289,8 @@ impl Objects {
             Err(object_store::Error::NotFound { .. }) => return Err(Without::Missing),
             other => other.map_err(|error| Without::Unreadable(error.to_string()))?,
         };
-        let table = Table::open(bytes.clone()).map_err(|error| Without::Damaged(error.to_string()))?;
+        let table =
+            Table::open(bytes.clone()).map_err(|error| Without::Damaged(error.to_string()))?;
         Ok((table, bytes))
     }
 }
@@ -260,7 +298,8 @@ impl Objects {
 impl Storage for Objects {
     fn table(&self, segment: &Path) -> Result<Table, Without> {
         let index = self.metadata(&index_path(segment))?;
-        let cache = self.cache.as_ref().map(|cache| (cache, cache::name(&self.store.to_string(), &index)));
+        let cache =
+            self.cache.as_ref().map(|cache| (cache, cache::name(&self.store.to_string(), &index)));
         let copied = cache.as_ref().and_then(|(cache, name)| Table::open(cache.get(name)?).ok());
         let table = match copied {
             Some(table) => table,
@@ -272,6 +311,7 @@ impl Storage for Objects {
                 table
             }
         };
+
         match self.metadata(segment) {
             Ok(object) if object.size == table.segment_bytes() => Ok(table),
             Ok(_) | Err(Without::Missing) => Err(Without::Stale),
@@ -299,6 +339,7 @@ impl Storage for Objects {
                 head
             }
         };
+
         Ok(Arc::new(Object { head, ..object }))
     }
 
@@ -326,7 +367,11 @@ impl Object {
         let range = Some(GetRange::Bounded(offset..offset + bytes));
         let options = GetOptions { range, ..GetOptions::default() };
         let got = self.runtime.block_on(self.store.get_opts(&self.key, options))?;
-        Ok(Streamed { stream: got.into_stream(), runtime: self.runtime.clone(), chunk: Vec::new().into() })
+        Ok(Streamed {
+            stream: got.into_stream(),
+            runtime: self.runtime.clone(),
+            chunk: Vec::new().into(),
+        })
     }
 }
 

@@ -24,8 +24,8 @@ use crate::scan::Job;
 use crate::search::Wanted;
 use crate::segment::Segment;
 
-/// The first bytes of a message. No message of Ballista or DataFusion begins with them: fields have no number
-/// 0.
+/// The first bytes of a message. No message of Ballista or DataFusion begins with them: fields have
+/// no number 0.
 const MAGIC: &[u8] = b"\0wirecap";
 /// The version of the messages below. Increment it with each change.
 const FORMAT: u32 = 4;
@@ -239,16 +239,20 @@ impl TryFrom<&Wanted> for WantedMessage {
         let filter = match &wanted.filter {
             None => None,
             Some(FilterRequest::Expression(expression)) => Some(expression.clone()),
-            Some(FilterRequest::Program(_)) => return exec_err!("BPF programs are not sent to a cluster"),
+            Some(FilterRequest::Program(_)) => {
+                return exec_err!("BPF programs are not sent to a cluster");
+            }
         };
         let end = |End { address, port }: End| EndMessage {
             address: address.to_string(),
             port: port.map(u32::from),
         };
         let between = wanted.between.map(|Between(a, b)| vec![end(a), end(b)]).unwrap_or_default();
-        let condition =
-            |ends: &Vec<Ends>| ConditionMessage { ends: ends.iter().map(EndsMessage::from).collect() };
+        let condition = |ends: &Vec<Ends>| ConditionMessage {
+            ends: ends.iter().map(EndsMessage::from).collect(),
+        };
         let conditions = wanted.ends.iter().map(condition).collect();
+
         Ok(Self { filter, between, from: wanted.from, to: wanted.to, conditions })
     }
 }
@@ -258,7 +262,8 @@ impl From<&Ends> for EndsMessage {
         let Ends { source, destination, source_port, destination_port } = *ends;
         let [source, destination] =
             [source, destination].map(|address| address.map(|address| address.to_string()));
-        let [source_port, destination_port] = [source_port, destination_port].map(|port| port.map(u32::from));
+        let [source_port, destination_port] =
+            [source_port, destination_port].map(|port| port.map(u32::from));
         Self { source, destination, source_port, destination_port }
     }
 }
@@ -296,20 +301,43 @@ impl TryFrom<WantedMessage> for Wanted {
             [a, b] => Some(Between(end(a)?, end(b)?)),
             _ => return Err(invalid(&"a flow has two ends")),
         };
+
         let filter = message.filter.map(FilterRequest::from);
-        let condition =
-            |condition: &ConditionMessage| condition.ends.iter().map(Ends::try_from).collect::<Result<_>>();
+        let condition = |condition: &ConditionMessage| {
+            condition.ends.iter().map(Ends::try_from).collect::<Result<_>>()
+        };
         let ends = message.conditions.iter().map(condition).collect::<Result<_>>()?;
+
         Ok(Self { filter, between, from: message.from, to: message.to, ends })
     }
 }
 
 impl From<&Piece> for PieceMessage {
     fn from(piece: &Piece) -> Self {
-        let Piece { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context } =
-            *piece;
+        let Piece {
+            offset,
+            bytes,
+            begin,
+            len,
+            first_packet,
+            packets,
+            earliest,
+            latest,
+            has_context,
+        } = *piece;
         let matches_max = None;
-        Self { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context, matches_max }
+        Self {
+            offset,
+            bytes,
+            begin,
+            len,
+            first_packet,
+            packets,
+            earliest,
+            latest,
+            has_context,
+            matches_max,
+        }
     }
 }
 
@@ -378,6 +406,7 @@ impl TryFrom<InterfaceMessage> for Interface {
         } = message;
         let link_type = LinkType(u16::try_from(link_type).map_err(|error| invalid(&error))?);
         let fcs_len = fcs_len.map(u8::try_from).transpose().map_err(|error| invalid(&error))?;
+
         Ok(Self {
             name,
             description,
@@ -406,6 +435,7 @@ pub(crate) fn encode_jobs(jobs: &[Job]) -> Result<RecordBatch> {
             matches_max: matches_max.get(&piece.offset).copied(),
             ..PieceMessage::from(piece)
         };
+
         let message = JobMessage {
             path: path.as_os_str().as_bytes().to_vec(),
             name: job.segment.name.clone(),
@@ -424,10 +454,12 @@ pub(crate) fn encode_jobs(jobs: &[Job]) -> Result<RecordBatch> {
 pub(crate) fn decode_jobs(batch: &RecordBatch) -> Result<Vec<Job>> {
     let column = batch.column(0).as_binary::<i64>();
     let mut jobs = Vec::with_capacity(column.len());
+
     for message in column.iter().flatten() {
         let message = JobMessage::decode(message).map_err(|error| invalid(&error))?;
         let JobMessage { path, name, place, is_faulty, context, selected } = message;
         let path = PathBuf::from(OsString::from_vec(path));
+
         let planned = Planned {
             path: path.clone(),
             without: None,
@@ -455,7 +487,10 @@ mod tests {
     fn ends() -> Vec<Vec<Ends>> {
         let source = Some("10.0.0.1".parse().unwrap());
         let of = Ends { source, destination_port: Some(443), ..Ends::default() };
-        vec![vec![of, Ends { destination: source, source_port: Some(443), ..Ends::default() }], Vec::new()]
+        vec![
+            vec![of, Ends { destination: source, source_port: Some(443), ..Ends::default() }],
+            Vec::new(),
+        ]
     }
 
     fn table() -> Content {
@@ -504,18 +539,28 @@ mod tests {
     fn damaged_messages_are_errors() {
         let mut buffer = Vec::new();
         encode(table(), &mut buffer);
+
         for length in MAGIC.len() + 1..buffer.len() {
             // A message that ends between two fields is valid, and lacks the later ones.
             if let Ok(Some(Content::Table(table))) = decode(&buffer[..length], "the scheduler") {
                 let _wanted = table.wanted.map(Wanted::try_from);
             }
         }
+
         let ends = vec![EndMessage { address: "10.0.0.1".into(), port: Some(70_000) }; 2];
-        assert!(Wanted::try_from(WantedMessage { between: ends, ..WantedMessage::default() }).is_err());
+        assert!(
+            Wanted::try_from(WantedMessage { between: ends, ..WantedMessage::default() }).is_err()
+        );
+
         let ends = vec![EndsMessage { source: Some("10.0.0".into()), ..EndsMessage::default() }];
         let conditions = vec![ConditionMessage { ends }];
-        assert!(Wanted::try_from(WantedMessage { conditions, ..WantedMessage::default() }).is_err());
+        assert!(
+            Wanted::try_from(WantedMessage { conditions, ..WantedMessage::default() }).is_err()
+        );
+
         let column: ArrayRef = Arc::new(LargeBinaryArray::from_iter_values([[0xff_u8; 4]]));
-        assert!(decode_jobs(&RecordBatch::try_new(schema_of_jobs(), vec![column]).unwrap()).is_err());
+        assert!(
+            decode_jobs(&RecordBatch::try_new(schema_of_jobs(), vec![column]).unwrap()).is_err()
+        );
     }
 }

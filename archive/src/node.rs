@@ -18,11 +18,17 @@ use crate::log;
 /// Bytes of a thread's stack; plans are trees, which are processed by recursion.
 const STACK_BYTES: usize = 32 << 20;
 
-/// Runs a process of a cluster until it ends. `is_verbose` prints Ballista's log, not only its warnings and errors.
-pub(crate) fn run(is_verbose: bool, serve: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+/// Runs a process of a cluster until it ends. `is_verbose` prints Ballista's log, not only its
+/// warnings and errors.
+pub(crate) fn run(
+    is_verbose: bool,
+    serve: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
     log::start(is_verbose);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(STACK_BYTES).build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(STACK_BYTES)
+        .build()?;
     let outcome = runtime.block_on(serve);
     runtime.shutdown_background();
     outcome
@@ -38,7 +44,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// `role` and `address` name it in errors. To be called in the runtime in which it waits for stores.
+    /// `role` and `address` name it in errors. To be called in the runtime in which it waits for
+    /// stores.
     pub(crate) fn new(role: &str, address: impl fmt::Display, cache: &CacheOptions) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let name = format!("{role} {address} on {host}");
@@ -50,12 +57,16 @@ impl Node {
     }
 
     fn cannot_read(&self, archive: &str, failure: &Failure) -> DataFusionError {
-        DataFusionError::Execution(format!("{} cannot read the archive {archive}: {failure}", self.name))
+        DataFusionError::Execution(format!(
+            "{} cannot read the archive {archive}: {failure}",
+            self.name
+        ))
     }
 
     /// The segments of an archive, of which there must be some.
     pub(crate) async fn list(&self, archive: &str) -> Result<Listing> {
-        let opened = Archive::open(archive).map_err(|failure| self.cannot_read(archive, &failure))?;
+        let opened =
+            Archive::open(archive).map_err(|failure| self.cannot_read(archive, &failure))?;
         let listing = opened.list(&self.cache).await;
         let listing = listing.map_err(|failure| self.cannot_read(archive, &failure))?;
         let advice = match opened.directory() {

@@ -12,13 +12,16 @@ use crate::failure::Failure;
 
 /// Prints a line.
 pub(crate) fn print(line: impl fmt::Display) -> Result<(), Failure> {
-    unless_reader_ended(writeln!(io::stdout(), "{line}")).map_err(|fault| Failure::Failed(fault.into()))
+    unless_reader_ended(writeln!(io::stdout(), "{line}"))
+        .map_err(|fault| Failure::Failed(fault.into()))
 }
 
 /// Creates a file that only its owner can read; replaces an existing file only if requested.
 pub(crate) fn create(path: &Path, replaces: bool) -> Result<File, Failure> {
     let created = if replaces { FileSink::replace(path) } else { FileSink::create(path) };
-    created.map(FileSink::into_file).map_err(|error| Failure::Failed(cannot_write(path, &error).into()))
+    created
+        .map(FileSink::into_file)
+        .map_err(|error| Failure::Failed(cannot_write(path, &error).into()))
 }
 
 /// The file at `path`, or standard output.

@@ -1,8 +1,9 @@
 //! The part of a query plan that reads segments or their indexes.
 //!
 //! Its input is the jobs: rows that name the segments and pieces to be read. They are divided into
-//! partitions, which may be read by different threads, or by different machines of a cluster: Ballista
-//! divides a stage by the partitions of the stage's leaves, which must be plans that Ballista knows.
+//! partitions, which may be read by different threads, or by different machines of a cluster:
+//! Ballista divides a stage by the partitions of the stage's leaves, which must be plans that
+//! Ballista knows.
 //!
 //! If the scan were a leaf, each task would get the whole scan, and every packet would be read once
 //! per task: Ballista gives each task a share of a stage's partitions by rewriting the leaves of
@@ -27,7 +28,9 @@ use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{
     Boundedness, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
 };
-use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::metrics::{
+    Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet,
+};
 use datafusion::physical_plan::stream::RecordBatchReceiverStreamBuilder;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::TryStreamExt;
@@ -101,7 +104,8 @@ pub(crate) struct Scan {
     schema: SchemaRef,
     /// What `EXPLAIN` shows.
     details: String,
-    /// Segments that could not be read when the query was planned, and that were not reported to the user.
+    /// Segments that could not be read when the query was planned, and that were not reported to
+    /// the user.
     faults: Vec<(String, String)>,
     jobs: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
@@ -134,18 +138,24 @@ impl Scan {
             Boundedness::Bounded,
         );
         let progress = Arc::new(Progress { total, ..Progress::default() });
-        let (properties, metrics) = (Arc::new(properties), ExecutionPlanMetricsSet::new());
+        let properties = Arc::new(properties);
+        let metrics = ExecutionPlanMetricsSet::new();
         Self { reading, schema, details, faults, jobs, properties, progress, metrics }
     }
 
     pub(crate) fn message(&self) -> Result<ScanMessage> {
         let columns = self.schema.fields().iter().map(|field| field.name().clone()).collect();
-        let faults = self
-            .faults
-            .iter()
-            .map(|(segment, reason)| FaultMessage { segment: segment.clone(), reason: reason.clone() });
+        let faults = self.faults.iter().map(|(segment, reason)| FaultMessage {
+            segment: segment.clone(),
+            reason: reason.clone(),
+        });
+
         Ok(ScanMessage {
-            table: Some(TableMessage::new(self.reading.kind, &self.reading.archive, &self.reading.wanted)?),
+            table: Some(TableMessage::new(
+                self.reading.kind,
+                &self.reading.archive,
+                &self.reading.wanted,
+            )?),
             columns,
             details: self.details.clone(),
             faults: faults.collect(),
@@ -161,6 +171,7 @@ impl Scan {
         let all = kind.schema();
         let columns = message.columns.iter().map(|name| all.index_of(name));
         let schema = Arc::new(all.project(&columns.collect::<Result<Vec<_>, _>>()?)?);
+
         let reading = Reading {
             kind,
             archive,
@@ -168,7 +179,8 @@ impl Scan {
             wanted,
             watch: Arc::new(Watch::silent()),
         };
-        let faults = message.faults.into_iter().map(|FaultMessage { segment, reason }| (segment, reason));
+        let faults =
+            message.faults.into_iter().map(|FaultMessage { segment, reason }| (segment, reason));
         Ok(Self::new(reading, schema, message.details, faults.collect(), jobs, 0))
     }
 }
@@ -227,18 +239,26 @@ impl ExecutionPlan for Scan {
         self: Arc<Self>,
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+        self.replace_children(
+            children,
+            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+        )
     }
 
     fn metrics(&self) -> Option<MetricsSet> {
         Some(self.metrics.clone_inner())
     }
 
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
         let jobs = self.jobs.execute(partition, Arc::clone(&context))?;
         let mut builder = RecordBatchReceiverStreamBuilder::new(Arc::clone(&self.schema), 1);
         let rows = context.session_config().batch_size().max(1);
         let output = Output { schema: Arc::clone(&self.schema), tx: builder.tx(), rows };
+
         let part = Part {
             reading: self.reading.clone(),
             progress: Arc::clone(&self.progress),
@@ -246,14 +266,17 @@ impl ExecutionPlan for Scan {
             partition,
             bytes_read: MetricBuilder::new(&self.metrics).counter(BYTES_READ, partition),
         };
+
         if partition == 0 {
             for (segment, reason) in &self.faults {
                 part.faulty(segment, reason.clone());
             }
         }
+
         builder.spawn(async move {
             let jobs: Vec<RecordBatch> = jobs.try_collect().await?;
-            let read = SpawnedTask::spawn_blocking(move || part.run(&jobs, &output)).join_unwind().await;
+            let read =
+                SpawnedTask::spawn_blocking(move || part.run(&jobs, &output)).join_unwind().await;
             read.map_err(|error| DataFusionError::External(error.into()))?
         });
         Ok(builder.build())
@@ -304,6 +327,7 @@ impl Part {
         let Reading { kind, archive, access, .. } = &self.reading;
         let storage = access.storage(archive)?;
         let mut query = self.reading.wanted.query();
+
         for batch in jobs {
             for job in message::decode_jobs(batch)? {
                 let is_read = match kind {
@@ -322,6 +346,7 @@ impl Part {
                 }
             }
         }
+
         Ok(())
     }
 
@@ -329,8 +354,8 @@ impl Part {
         self.reading.watch.is_stopped() || output.tx.is_closed()
     }
 
-    /// Reports a segment that cannot be read completely: to this process's user, and as a metric, which the
-    /// client of a cluster reads.
+    /// Reports a segment that cannot be read completely: to this process's user, and as a metric,
+    /// which the client of a cluster reads.
     fn faulty(&self, segment: &str, reason: String) {
         MetricBuilder::new(&self.metrics)
             .counter(format!("{FAULT}{segment}\0{reason}"), self.partition)
@@ -338,8 +363,8 @@ impl Part {
         self.reading.watch.faulty_because(segment, reason);
     }
 
-    /// Reads the pieces of a segment up to the first that is damaged; returns whether the receiver accepts
-    /// more rows.
+    /// Reads the pieces of a segment up to the first that is damaged; returns whether the receiver
+    /// accepts more rows.
     fn read_packets(
         &self,
         job: &Job,
@@ -350,6 +375,7 @@ impl Part {
     ) -> Result<bool> {
         let read_bytes = Arc::new(AtomicU64::new(0));
         let path = job.segment.path.display().to_string();
+
         let reader = match job.planned.open(storage, &read_bytes) {
             Ok(reader) => reader,
             Err(fault) => {
@@ -358,10 +384,12 @@ impl Part {
                 return Ok(true);
             }
         };
+
         for piece in &job.planned.selected {
             if self.is_stopped(output) {
                 return Ok(false);
             }
+
             let mut is_read = true;
             let read = reader.read(piece, query, &mut |packet| {
                 lines.push(packet);
@@ -372,19 +400,23 @@ impl Part {
                 is_read
             });
             self.count(read_bytes.swap(0, Ordering::Relaxed));
+
             let is_faulty = read.is_err();
             if let Err(fault) = read {
                 self.faulty(&path, causes(&fault));
             }
+
             let rows = lines.len();
             if !is_read || rows > 0 && !output.send(lines.take(&job.segment), rows) {
                 return Ok(false);
             }
+
             self.progress.step(&self.reading.watch);
             if is_faulty {
                 break;
             }
         }
+
         Ok(true)
     }
 
@@ -403,22 +435,25 @@ impl Part {
         if self.is_stopped(output) {
             return Ok(false);
         }
+
         if let Some(index) = self.index_of(segment, storage, query) {
             for rows in index.rows().chunks(output.rows) {
                 let fields = output.schema.fields().iter();
-                let columns =
-                    fields.map(|field| columns::of_rows(field.name(), segment, &index, rows)).collect();
+                let columns = fields
+                    .map(|field| columns::of_rows(field.name(), segment, &index, rows))
+                    .collect();
                 if !output.send(columns, rows.len()) {
                     return Ok(false);
                 }
             }
         }
+
         self.progress.step(&self.reading.watch);
         Ok(true)
     }
 
-    /// The index of a segment, perhaps without rows that cannot match. It is made from the segment if that has none; `None` if the
-    /// segment cannot be read.
+    /// The index of a segment, perhaps without rows that cannot match. It is made from the segment
+    /// if that has none; `None` if the segment cannot be read.
     fn index_of(
         &self,
         segment: &Segment,
@@ -436,7 +471,8 @@ impl Part {
         match loaded {
             Ok(index) => Some(index),
             Err(_) if storage.has_files() => {
-                let built = wirecap_index::build(&segment.path, &mut |_| !self.reading.watch.is_stopped());
+                let built =
+                    wirecap_index::build(&segment.path, &mut |_| !self.reading.watch.is_stopped());
                 match built {
                     Ok(built) => {
                         if let Some(fault) = &built.fault {

@@ -29,9 +29,10 @@ const TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::f
 
 /// Plan the queries of clients and distribute them to executors
 ///
-/// This is the scheduler of Apache DataFusion Ballista. It lists the archive that a query names and reads its indexes, with the
-/// credentials in this process's environment. Each client and each executor that can connect can read all files that this
-/// process and the executors can read: there are no passwords and there is no encryption.
+/// This is the scheduler of Apache DataFusion Ballista. It lists the archive that a query names and
+/// reads its indexes, with the credentials in this process's environment. Each client and each
+/// executor that can connect can read all files that this process and the executors can read: there
+/// are no passwords and there is no encryption.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
   wirecap archive scheduler
@@ -72,10 +73,12 @@ async fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let cannot_listen = |error: &std::io::Error| {
         Failure::Failed(format!("cannot listen on {}: {error}", arguments.listen).into())
     };
-    let listener = TcpListener::bind(arguments.listen).await.map_err(|error| cannot_listen(&error))?;
+    let listener =
+        TcpListener::bind(arguments.listen).await.map_err(|error| cannot_listen(&error))?;
     let address = listener.local_addr()?;
     let node = Arc::new(Node::new("scheduler", address, &arguments.cache));
     let timeout = arguments.executor_timeout.as_secs_f64().ceil() as u64;
+
     let config = SchedulerConfig {
         external_host: arguments.advertise.clone().unwrap_or_else(|| host_of(address)),
         bind_host: host_of(address),
@@ -98,9 +101,11 @@ async fn serve(arguments: &Arguments) -> Result<(), Failure> {
     };
     let failed = |error: ballista_core::error::BallistaError| Failure::Failed(error.into());
     let of_executors = BallistaCluster::new_from_config(&config).await.map_err(failed)?;
-    let scheduler = create_scheduler::<LogicalPlanNode, PhysicalPlanNode>(of_executors, Arc::new(config));
+    let scheduler =
+        create_scheduler::<LogicalPlanNode, PhysicalPlanNode>(of_executors, Arc::new(config));
     let scheduler = scheduler.await.map_err(failed)?;
     eprintln!("scheduler: http://{address}");
+
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
         served = start_grpc_service_with_listener(listener, scheduler) => served.map_err(failed),

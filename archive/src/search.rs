@@ -1,4 +1,5 @@
-//! Plans a search over many segments: which of their pieces may contain matching packets, by their indexes.
+//! Plans a search over many segments: which of their pieces may contain matching packets, by their
+//! indexes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -21,7 +22,8 @@ pub(crate) struct Wanted {
     pub(crate) between: Option<Between>,
     pub(crate) from: Option<u64>,
     pub(crate) to: Option<u64>,
-    /// From the conditions of a SQL query: matching flows have at least one of the ends of each condition.
+    /// From the conditions of a SQL query: matching flows have at least one of the ends of each
+    /// condition.
     pub(crate) ends: Vec<Vec<Ends>>,
 }
 
@@ -50,14 +52,21 @@ pub(crate) fn plan(
     let next = AtomicUsize::new(0);
     let worker = || {
         let mut query = wanted.query();
-        let (mut found, mut scanned_bytes) = (Vec::new(), 0);
+        let mut found = Vec::new();
+        let mut scanned_bytes = 0;
+
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
-            let Some(segment) = listing.segments.get(place) else { return Ok((found, scanned_bytes)) };
+            let Some(segment) = listing.segments.get(place) else {
+                return Ok((found, scanned_bytes));
+            };
             watch.examined(place, listing.segments.len());
+
             let mut note = |note: wirecap_index::Note<'_>| watch.note(&note);
             let mut plan = Plan::default();
-            let (storage, path) = (&*listing.storage, &segment.path);
+            let storage = &*listing.storage;
+            let path = &segment.path;
+
             match predicate {
                 Some(predicate) => {
                     let mut condition = Condition { predicate, segment };
@@ -65,26 +74,33 @@ pub(crate) fn plan(
                 }
                 None => plan.add(storage, path, &mut query, &mut (), &mut note)?,
             }
+
             if watch.is_stopped() {
                 return Err(FindError::Stopped);
             }
+
             scanned_bytes += plan.scanned_bytes;
             found.extend(plan.segments.into_iter().map(|planned| (place, planned)));
         }
     };
+
     let parts: Vec<Result<(Vec<Found>, u64), FindError>> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS.min(listing.segments.len())).map(|_| scope.spawn(worker)).collect();
+        let threads: Vec<_> =
+            (0..THREADS.min(listing.segments.len())).map(|_| scope.spawn(worker)).collect();
         threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
     });
-    let (mut all, mut scanned_bytes) = (Vec::new(), 0);
+    let mut all = Vec::new();
+    let mut scanned_bytes = 0;
+
     for part in parts {
         let (found, bytes) = part?;
         all.extend(found);
         scanned_bytes += bytes;
     }
+
     all.sort_by_key(|(place, _)| *place);
     Ok((all, scanned_bytes))
 }

@@ -1,10 +1,12 @@
-//! Finds the segments, rows of an index and pieces that a SQL condition excludes. DataFusion's pruning decides by the bounds
-//! that names, rows and pieces contain for their packets.
+//! Finds the segments, rows of an index and pieces that a SQL condition excludes. DataFusion's
+//! pruning decides by the bounds that names, rows and pieces contain for their packets.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, StringArray, UInt8Array, UInt16Array, UInt32Array, UInt64Array};
+use arrow::array::{
+    ArrayRef, BooleanArray, StringArray, UInt8Array, UInt16Array, UInt32Array, UInt64Array,
+};
 use datafusion::common::Column;
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::physical_optimizer::pruning::PruningPredicate;
@@ -86,12 +88,12 @@ impl OfSegments<'_> {
     fn bound(&self, name: &str, bound: Bound) -> Option<ArrayRef> {
         let segments = self.0;
         Some(match name {
-            "sensor" => {
-                Arc::new(segments.iter().map(|segment| segment.sensor.as_deref()).collect::<StringArray>())
-            }
-            "segment" => {
-                Arc::new(segments.iter().map(|segment| Some(&*segment.name)).collect::<StringArray>())
-            }
+            "sensor" => Arc::new(
+                segments.iter().map(|segment| segment.sensor.as_deref()).collect::<StringArray>(),
+            ),
+            "segment" => Arc::new(
+                segments.iter().map(|segment| Some(&*segment.name)).collect::<StringArray>(),
+            ),
             // Rows of flows lie within the same times as their packets.
             "time" | "first" | "last" => times(segments.iter().map(|segment| {
                 let (first, last) = segment.times.unwrap_or((0, u64::MAX));
@@ -137,18 +139,23 @@ impl OfRows<'_> {
                 Arc::new(rows.iter().map($value).collect::<$array>()) as ArrayRef
             };
         }
+
         Some(match name {
             "sensor" => repeated(self.segment.sensor.as_deref(), rows.len()),
             "segment" => repeated(Some(&self.segment.name), rows.len()),
             "time" => times(rows.iter().map(|row| bound.of(row.first, row.last))),
-            "number" => column!(UInt64Array, |row| Some(bound.of(row.first_packet, row.last_packet))),
+            "number" => {
+                column!(UInt64Array, |row| Some(bound.of(row.first_packet, row.last_packet)))
+            }
             "length" => column!(UInt32Array, |row| Some(bound.of(row.wire_min, row.wire_max))),
             "captured" => column!(UInt32Array, |row| Some(bound.of(0, row.captured_max))),
             "interface" => column!(UInt32Array, |row| Some(row.interface)),
-            "interface_name" => column!(StringArray, |row| self.index.interface_name(row.interface)),
+            "interface_name" => {
+                column!(StringArray, |row| self.index.interface_name(row.interface))
+            }
             "link_type" => column!(UInt16Array, |row| Some(row.flow.link_type.0)),
-            // The bits that all packets have set are a lower bound of each packet's number; the bits that any packet
-            // has set are an upper bound.
+            // The bits that all packets have set are a lower bound of each packet's number; the
+            // bits that any packet has set are an upper bound.
             "tcp_flags" => {
                 column!(UInt8Array, |row| row.tcp_flags.map(|(any, all)| bound.of(all, any)))
             }
@@ -168,15 +175,16 @@ impl PruningStatistics for OfRows<'_> {
     fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
         let rows = self.index.rows();
         let values = of_flow(&column.name, rows.iter().map(known))?;
-        let counts = rows
-            .iter()
-            .enumerate()
-            .map(|(place, row)| known(row).map(|_| if values.is_null(place) { row.packets } else { 0 }));
+        let counts = rows.iter().enumerate().map(|(place, row)| {
+            known(row).map(|_| if values.is_null(place) { row.packets } else { 0 })
+        });
         Some(Arc::new(counts.collect::<UInt64Array>()))
     }
 
     fn row_counts(&self) -> Option<ArrayRef> {
-        Some(Arc::new(self.index.rows().iter().map(|row| Some(row.packets)).collect::<UInt64Array>()))
+        Some(Arc::new(
+            self.index.rows().iter().map(|row| Some(row.packets)).collect::<UInt64Array>(),
+        ))
     }
 }
 

@@ -35,10 +35,11 @@ const TABLE_ROWS_MAX: usize = 100_000;
 
 /// Query recordings with SQL
 ///
-/// The tables: flows, the index of each segment (a row per flow, direction, interface and minute), and packets. Conditions on
-/// time, addresses, ports, protocol, VLAN and lengths exclude segments and pieces of segments before these are read, and so
-/// does pcap_filter('EXPRESSION') with tcpdump's filter language. EXPLAIN shows what is excluded. Each segment that cannot be
-/// read completely is named and skipped, and the exit status is then 1.
+/// The tables: flows, the index of each segment (a row per flow, direction, interface and minute),
+/// and packets. Conditions on time, addresses, ports, protocol, VLAN and lengths exclude segments
+/// and pieces of segments before these are read, and so does pcap_filter('EXPRESSION') with
+/// tcpdump's filter language. EXPLAIN shows what is excluded. Each segment that cannot be read
+/// completely is named and skipped, and the exit status is then 1.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
   wirecap archive sql -a /data 'SELECT src_addr, sum(bytes) FROM flows GROUP BY 1 ORDER BY 2 DESC LIMIT 10'
@@ -52,7 +53,8 @@ pub(crate) struct Arguments {
 
     /// The archive: a directory, or s3://, gs://, az:// with a bucket and a prefix
     ///
-    /// Credentials and endpoint come from the provider's environment variables, such as AWS_ACCESS_KEY_ID.
+    /// Credentials and endpoint come from the provider's environment variables, such as
+    /// AWS_ACCESS_KEY_ID.
     #[arg(short, long, value_name = "DIR|URL", env = "WIRECAP_ARCHIVE")]
     archive: String,
 
@@ -78,7 +80,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
     spill: Option<PathBuf>,
 
-    /// Number of threads [default: one per CPU]; with --cluster, of parts of the query [default: 16]
+    /// Number of threads [default: one per CPU]; with --cluster, of parts of the query
+    /// [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
@@ -127,11 +130,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(name) = binary.filter(|_| is_standard_output(&arguments.write)) {
         refuse_terminal(name, "name a file with -w").map_err(Failure::Usage)?;
     }
+
     let processors = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(processors, usize::from);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let watch = Arc::new(Watch::new());
     let interrupted = || Failure::Failed("interrupted".into());
+
     let outcome = runtime.block_on(async {
         let Some(cluster) = &arguments.cluster.cluster else {
             return tokio::select! {
@@ -149,6 +155,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     });
     watch.stop();
+
     // Threads that still read are not waited for.
     runtime.shutdown_background();
     let ended = watch.end();
@@ -165,10 +172,15 @@ async fn query(
     if listing.segments.is_empty() {
         return Err(Failure::Failed(format!("no recordings in {}", arguments.archive).into()));
     }
-    let limits =
-        Limits { memory_bytes: arguments.memory, threads, spill_directory: arguments.spill.as_deref() };
+
+    let limits = Limits {
+        memory_bytes: arguments.memory,
+        threads,
+        spill_directory: arguments.spill.as_deref(),
+    };
     let session = session(&arguments.archive, &listing, &limits, watch)?;
     let stream = session.sql(&arguments.statement).await?.execute_stream().await?;
+
     finish(arguments, format, stream).await
 }
 
@@ -240,6 +252,7 @@ async fn write<W: Write + Send + 'static>(
         }
         Format::Arrow => Box::new(FileWriter::try_new(file, &schema)?),
     };
+
     while let Some(batch) = stream.next().await {
         writer.write(&batch?)?;
     }

@@ -1,4 +1,5 @@
-//! The tables `flows`, the index of each segment, and `packets`; and two that `find` reads on a cluster.
+//! The tables `flows`, the index of each segment, and `packets`; and two that `find` reads on a
+//! cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -119,7 +120,8 @@ impl ArchiveTable {
         Ok(Self::new(kind, &archive, wanted, Planner::Node(Arc::clone(node))))
     }
 
-    /// The conditions on columns in the form that DataFusion's pruning accepts; `None` if they exclude nothing.
+    /// The conditions on columns in the form that DataFusion's pruning accepts; `None` if they
+    /// exclude nothing.
     fn predicate(&self, state: &dyn Session, filters: &[Expr]) -> Result<Option<PruningPredicate>> {
         let conditions =
             filters.iter().filter(|filter| pcap_filter::expression_of(filter).is_none()).cloned();
@@ -127,14 +129,16 @@ impl ArchiveTable {
         let columns = DFSchema::try_from(Arc::clone(&self.schema))?;
         let physical = state.create_physical_expr(condition, &columns)?;
         // A condition from which no pruning can be made excludes nothing.
-        let predicate =
-            PruningPredicateBuilder::new().with_file_schema(Arc::clone(&self.schema)).try_build(physical);
+        let predicate = PruningPredicateBuilder::new()
+            .with_file_schema(Arc::clone(&self.schema))
+            .try_build(physical);
         Ok(predicate.ok().filter(|predicate| !predicate.always_true()))
     }
 
     /// The search criteria, with the `pcap_filter` expressions of a query.
     fn wanted(&self, filters: &[Expr]) -> Result<Wanted> {
-        let expressions: Vec<&str> = filters.iter().filter_map(pcap_filter::expression_of).collect();
+        let expressions: Vec<&str> =
+            filters.iter().filter_map(pcap_filter::expression_of).collect();
         let expression = match expressions[..] {
             [] => return Ok(self.wanted.clone()),
             [one] => one.to_owned(),
@@ -158,11 +162,15 @@ impl ArchiveTable {
         let segments = planned.iter().filter(|(_, planned)| !planned.selected.is_empty()).count();
         let count = pieces().count();
         let bytes: u64 = pieces().map(|piece| piece.bytes).sum();
-        let mut details =
-            format!("segments={segments} of {all}, pieces={count} of {total}, bytes={}", human_bytes(bytes));
+        let mut details = format!(
+            "segments={segments} of {all}, pieces={count} of {total}, bytes={}",
+            human_bytes(bytes)
+        );
+
         if let Some(expression) = &wanted.filter {
             details += &format!(", pcap_filter={:?}", expression.to_string());
         }
+
         let jobs = match self.kind {
             Kind::Found => split_segments(planned, listing, parts),
             _ => split_pieces(planned, listing, parts),
@@ -171,8 +179,8 @@ impl ArchiveTable {
     }
 }
 
-/// The number of the part for work that follows `before` of the `total` bytes: all parts have about the same
-/// number of bytes.
+/// The number of the part for work that follows `before` of the `total` bytes: all parts have about
+/// the same number of bytes.
 fn part_of(before: u64, total: u64, parts: usize) -> usize {
     let share = (total / parts as u64).max(1);
     usize::try_from(before / share).unwrap_or(usize::MAX).min(parts - 1)
@@ -191,8 +199,10 @@ fn split_pieces(planned: Vec<(usize, Planned)>, listing: &Listing, parts: usize)
     let total = bytes_of(&planned);
     let mut split: Vec<Vec<Job>> = (0..parts).map(|_| Vec::new()).collect();
     let mut before = 0;
+
     for (place, mut planned) in planned {
         let mut of_parts: Vec<(usize, Vec<Piece>)> = Vec::new();
+
         for piece in std::mem::take(&mut planned.selected) {
             let part = part_of(before, total, parts);
             before += piece.len;
@@ -201,24 +211,33 @@ fn split_pieces(planned: Vec<(usize, Planned)>, listing: &Listing, parts: usize)
                 _ => of_parts.push((part, vec![piece])),
             }
         }
+
         for (part, selected) in of_parts {
             let Planned { path, without, matches_max, context, .. } = &planned;
-            let (path, without) = (path.clone(), without.clone());
+            let path = path.clone();
+            let without = without.clone();
             let of_piece = |piece: &Piece| Some((piece.offset, *matches_max.get(&piece.offset)?));
-            let (matches_max, context) = (selected.iter().filter_map(of_piece).collect(), context.clone());
+            let matches_max = selected.iter().filter_map(of_piece).collect();
+            let context = context.clone();
             let of_part = Planned { path, without, selected, matches_max, context, ..planned };
             split[part].push(job(place, of_part, listing));
         }
     }
+
     split
 }
 
-/// Divides the segments, but not their pieces, into parts: a damaged segment is read up to the damage, in the
-/// order of `find` on one machine.
-fn split_segments(planned: Vec<(usize, Planned)>, listing: &Listing, parts: usize) -> Vec<Vec<Job>> {
+/// Divides the segments, but not their pieces, into parts: a damaged segment is read up to the
+/// damage, in the order of `find` on one machine.
+fn split_segments(
+    planned: Vec<(usize, Planned)>,
+    listing: &Listing,
+    parts: usize,
+) -> Vec<Vec<Job>> {
     let total = bytes_of(&planned);
     let mut split: Vec<Vec<Job>> = (0..parts).map(|_| Vec::new()).collect();
     let mut before = 0;
+
     for of_segment in planned {
         let part = part_of(before, total, parts);
         before += bytes_of([&of_segment]);
@@ -228,12 +247,14 @@ fn split_segments(planned: Vec<(usize, Planned)>, listing: &Listing, parts: usiz
             split[part].push(job(place, planned, listing));
         }
     }
+
     split
 }
 
 /// Divides the indexes into parts.
 fn split_indexes(listing: &Listing, parts: usize) -> Vec<Vec<Job>> {
     let mut split: Vec<Vec<Job>> = (0..parts).map(|_| Vec::new()).collect();
+
     for (place, segment) in listing.segments.iter().enumerate() {
         let planned = Planned {
             path: segment.path.clone(),
@@ -258,13 +279,17 @@ async fn plan(
     predicate: Option<PruningPredicate>,
     watch: &Arc<Watch>,
 ) -> Result<Vec<(usize, Planned)>> {
-    let (listing, watch, wanted) = (listing.clone(), Arc::clone(watch), wanted.clone());
-    let planned =
-        tokio::task::spawn_blocking(move || search::plan(&listing, &wanted, predicate.as_ref(), &watch));
+    let listing = listing.clone();
+    let watch = Arc::clone(watch);
+    let wanted = wanted.clone();
+    let planned = tokio::task::spawn_blocking(move || {
+        search::plan(&listing, &wanted, predicate.as_ref(), &watch)
+    });
     let (planned, _) = planned
         .await
         .map_err(|error| DataFusionError::External(error.into()))?
         .map_err(|error| DataFusionError::External(error.into()))?;
+
     Ok(planned)
 }
 
@@ -278,9 +303,12 @@ impl TableProvider for ArchiveTable {
         TableType::Base
     }
 
-    /// The scan applies `pcap_filter` itself. All other conditions exclude segments and pieces, and DataFusion applies them to
-    /// the remaining rows.
-    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+    /// The scan applies `pcap_filter` itself. All other conditions exclude segments and pieces, and
+    /// DataFusion applies them to the remaining rows.
+    fn supports_filters_pushdown(
+        &self,
+        filters: &[&Expr],
+    ) -> Result<Vec<TableProviderFilterPushDown>> {
         let support = |filter: &&Expr| match pcap_filter::expression_of(filter) {
             Some(_) => TableProviderFilterPushDown::Exact,
             None => TableProviderFilterPushDown::Inexact,
@@ -299,20 +327,29 @@ impl TableProvider for ArchiveTable {
             Planner::Here(listing, watch) => {
                 (listing.clone(), Arc::clone(watch), Access::Opened(Arc::clone(&listing.storage)))
             }
-            Planner::Node(node) => {
-                (node.list(&self.archive).await?, Arc::new(Watch::silent()), Access::Node(Arc::clone(node)))
+            Planner::Node(node) => (
+                node.list(&self.archive).await?,
+                Arc::new(Watch::silent()),
+                Access::Node(Arc::clone(node)),
+            ),
+            Planner::Cluster => {
+                return internal_err!("the scheduler of the cluster plans this query");
             }
-            Planner::Cluster => return internal_err!("the scheduler of the cluster plans this query"),
         };
         let all = listing.segments.len();
-        listing.segments.retain(|segment| segment.times.is_none_or(|times| self.wanted.is_in_time(times)));
+        listing
+            .segments
+            .retain(|segment| segment.times.is_none_or(|times| self.wanted.is_in_time(times)));
+
         let predicate = self.predicate(state, filters)?;
         if let Some(predicate) = &predicate {
             let mut keep = sieve::may_match(predicate, &listing.segments).into_iter();
             listing.segments.retain(|_| keep.next().unwrap_or(true));
         }
+
         let parts = state.config().target_partitions().max(1);
         let wanted = Wanted { ends: ends::of(filters), ..self.wanted(filters)? };
+
         let (jobs, total, mut details) = match self.kind {
             Kind::Packets | Kind::Found => {
                 let planned = plan(&listing, &wanted, predicate, &watch).await?;
@@ -328,25 +365,35 @@ impl TableProvider for ArchiveTable {
                 let lines = candidates.map(|(place, planned)| (*place, planned.to_string()));
                 let rows = found::candidates(all, lines, &watch.faults())?;
                 let schema = Arc::clone(&self.schema);
-                return Ok(MemorySourceConfig::try_new_exec(&[vec![rows]], schema, projection.cloned())?);
+                return Ok(MemorySourceConfig::try_new_exec(
+                    &[vec![rows]],
+                    schema,
+                    projection.cloned(),
+                )?);
             }
         };
         if !wanted.ends.is_empty() {
             details += ", indexes by addresses and ports";
         }
-        let jobs =
-            jobs.iter().map(|part| Ok(vec![message::encode_jobs(part)?])).collect::<Result<Vec<_>>>()?;
+
+        let jobs = jobs
+            .iter()
+            .map(|part| Ok(vec![message::encode_jobs(part)?]))
+            .collect::<Result<Vec<_>>>()?;
         let jobs = MemorySourceConfig::try_new_exec(&jobs, message::schema_of_jobs(), None)?;
+
         let schema = match projection {
             Some(columns) => Arc::new(self.schema.project(columns)?),
             None => Arc::clone(&self.schema),
         };
+
         // If the query is planned here, the faults were already reported to the user.
         let faults = match self.planner {
             Planner::Here(..) => Vec::new(),
             _ => watch.faults(),
         };
-        let reading = Reading { kind: self.kind, archive: Arc::clone(&self.archive), access, wanted, watch };
+        let reading =
+            Reading { kind: self.kind, archive: Arc::clone(&self.archive), access, wanted, watch };
         Ok(Arc::new(Scan::new(reading, schema, details, faults, jobs, total)))
     }
 }

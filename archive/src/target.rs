@@ -23,11 +23,13 @@ use crate::failure::Failure;
 use crate::location::Archive;
 use crate::pace::{Pace, Stop, Stopped};
 
-/// Bytes of a part of an upload, unless a file would have too many parts; S3 requires at least 5 MiB.
+/// Bytes of a part of an upload, unless a file would have too many parts; S3 requires at least 5
+/// MiB.
 const PART_BYTES: u64 = 8 << 20;
 /// Maximum number of parts; S3 and Google Cloud Storage allow 10,000.
 const PARTS_MAX: u64 = 9000;
-/// Number of parts sent at the same time. With the part that is being filled, they bound the memory.
+/// Number of parts sent at the same time. With the part that is being filled, they bound the
+/// memory.
 const PARTS_AT_ONCE: usize = 2;
 /// Bytes that are read from the disk at a time.
 const READ_BYTES: u64 = 1 << 20;
@@ -88,18 +90,24 @@ pub(crate) struct Content {
 impl Content {
     /// Reads a file.
     pub(crate) async fn of(path: &Path, stop: &Stop) -> Result<Self, Trouble> {
-        let (path, stop) = (path.to_owned(), stop.clone());
+        let path = path.to_owned();
+        let stop = stop.clone();
+
         in_thread(move || {
             let file = File::open(path)?;
-            let (mut hasher, mut bytes) = (Sha256::new(), 0);
+            let mut hasher = Sha256::new();
+            let mut bytes = 0;
+
             loop {
                 if stop.is_stopped() {
                     return Err(Trouble::Stopped);
                 }
+
                 let chunk = read_at(&file, bytes)?;
                 if chunk.is_empty() {
                     return Ok(Self { bytes, digest: hexadecimal(hasher) });
                 }
+
                 hasher.update(&chunk);
                 bytes += chunk.len() as u64;
             }
@@ -108,8 +116,8 @@ impl Content {
     }
 }
 
-/// The next bytes of a file; none at its end. They are dropped from the page cache, which the files of a
-/// capture need more.
+/// The next bytes of a file; none at its end. They are dropped from the page cache, which the files
+/// of a capture need more.
 fn read_at(file: &File, offset: u64) -> io::Result<Vec<u8>> {
     let mut chunk = vec![0; READ_BYTES as usize];
     let mut filled = 0;
@@ -160,19 +168,24 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn new(archive: &Archive, per_second: Option<u64>, stop: Stop) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        archive: &Archive,
+        per_second: Option<u64>,
+        stop: Stop,
+    ) -> Result<Self, Failure> {
         let (store, prefix) = archive.store()?;
         let directory = archive.directory().map(Path::to_owned);
         Ok(Self { store, prefix, directory, pace: Pace::new(per_second, stop.clone()), stop })
     }
 
-    /// The object with this name in the archive. Names consist of letters that every store keeps as they are.
+    /// The object with this name in the archive. Names consist of letters that every store keeps as
+    /// they are.
     fn key(&self, name: &str) -> Key {
         self.prefix.parts().chain(Key::from(name).parts()).collect()
     }
 
-    /// Checks that the archive can be read, so wrong credentials and missing buckets are reported before any
-    /// file is read.
+    /// Checks that the archive can be read, so wrong credentials and missing buckets are reported
+    /// before any file is read.
     pub(crate) async fn check(&self, folder: &str) -> Result<(), Trouble> {
         self.store.list(Some(&self.key(folder))).next().await.transpose()?;
         Ok(())
@@ -199,12 +212,15 @@ impl Target {
         let part = part_bytes(content.bytes) as usize;
         let mut writer = BufWriter::with_capacity(Arc::clone(&self.store), self.key(name), part)
             .with_max_concurrency(PARTS_AT_ONCE);
+
         if let Err(trouble) = self.send(&mut writer, path, content, progress).await {
             // The parts that arrived are discarded. A store that does not answer keeps them.
             let _gone = writer.abort().await;
             return Err(trouble);
         }
+
         writer.shutdown().await.map_err(|error| Trouble::Storage(causes(&error)))?;
+
         match self.is_there(name, content).await? {
             true => Ok(()),
             false => Err(Trouble::Storage(format!(
@@ -222,20 +238,24 @@ impl Target {
     ) -> Result<(), Trouble> {
         let file = Arc::new(File::open(path)?);
         let mut sent = 0;
+
         loop {
             if self.stop.is_stopped() {
                 return Err(Trouble::Stopped);
             }
+
             let of_thread = Arc::clone(&file);
             let chunk = in_thread(move || Ok(read_at(&of_thread, sent)?)).await?;
             if chunk.is_empty() {
                 break;
             }
+
             sent += chunk.len() as u64;
             self.pace.pass(chunk.len() as u64).await?;
             writer.put(Bytes::from(chunk)).await?;
             progress(sent);
         }
+
         match sent == content.bytes {
             true => Ok(()),
             false => Err(Trouble::File("it was changed during the upload".to_owned())),
@@ -247,20 +267,24 @@ impl Target {
         if self.bytes(name).await? != Some(content.bytes) {
             return Ok(false);
         }
+
         self.persist(name).await?;
         let key = self.key(name);
-        let (mut hasher, mut offset) = (Sha256::new(), 0);
+        let mut hasher = Sha256::new();
+        let mut offset = 0;
+
         while offset < content.bytes {
             let end = content.bytes.min(offset + READ_BACK_BYTES);
             self.pace.pass(end - offset).await?;
             hasher.update(self.store.get_range(&key, offset..end).await?);
             offset = end;
         }
+
         Ok(hexadecimal(hasher) == content.digest)
     }
 
-    /// In a directory, writes a file and its parent directories to the disk, from which the file is then read
-    /// back. An object store has stored the object before it answers.
+    /// In a directory, writes a file and its parent directories to the disk, from which the file is
+    /// then read back. An object store has stored the object before it answers.
     async fn persist(&self, name: &str) -> Result<(), Trouble> {
         let Some(directory) = self.directory.clone() else { return Ok(()) };
         let path = directory.join(name);
@@ -270,10 +294,13 @@ impl Target {
                 Trouble::Storage(format!("cannot sync {} in the archive: {error}", path.display()))
             })
         };
+
         in_thread(move || {
             let file = sync(&path)?;
             forget(&file, 0, file.metadata().map_or(0, |metadata| metadata.len()));
-            for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(&directory)) {
+            for folder in
+                path.ancestors().skip(1).take_while(|folder| folder.starts_with(&directory))
+            {
                 sync(folder)?;
             }
             Ok(())
@@ -281,8 +308,8 @@ impl Target {
         .await
     }
 
-    /// In a directory, removes the temporary files of a killed upload of this file: the store renames a file when it is
-    /// complete.
+    /// In a directory, removes the temporary files of a killed upload of this file: the store
+    /// renames a file when it is complete.
     fn remove_leftovers(&self, name: &str) {
         let Some(directory) = &self.directory else { return };
         let path = |number: u32| directory.join(format!("{name}#{number}"));

@@ -1,7 +1,9 @@
-//! `wirecap archive upload`: copies complete segments and their indexes from a sensor's disk into an archive.
+//! `wirecap archive upload`: copies complete segments and their indexes from a sensor's disk into
+//! an archive.
 //!
-//! The name of a segment in the archive follows from its contents, and its index is sent last, after the segment was read back.
-//! So an upload that was killed at any moment can be repeated without a log, and readers never see an incomplete segment.
+//! The name of a segment in the archive follows from its contents, and its index is sent last,
+//! after the segment was read back. So an upload that was killed at any moment can be repeated
+//! without a log, and readers never see an incomplete segment.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File, Metadata, TryLockError};
@@ -28,20 +30,22 @@ use crate::watch::Watch;
 const LOOK: Duration = Duration::from_secs(5);
 /// Time after an error of the archive until the next attempt.
 const RETRY: Duration = Duration::from_secs(30);
-/// With `--watch`, a segment younger than this without an index is left to the capture, which may be writing
-/// the index.
+/// With `--watch`, a segment younger than this without an index is left to the capture, which may
+/// be writing the index.
 const INDEX_AGE: Duration = Duration::from_secs(60);
-/// Consecutive errors of the archive that end a round: an archive that does not answer delays each attempt.
+/// Consecutive errors of the archive that end a round: an archive that does not answer delays each
+/// attempt.
 const STORAGE_ERRORS_MAX: usize = 3;
 /// Time in which requests may end after a signal.
 const END: Duration = Duration::from_secs(10);
 
 /// Upload complete segments and their indexes from a sensor to an archive
 ///
-/// Segments of the directory whose names end in .part, or that a recorder has locked, are incomplete and are not uploaded. Missing
-/// indexes are written first.
-/// Each file is sent, read back and compared by its SHA-256. Files that the archive already contains are not sent again, so the
-/// command can be interrupted and repeated at any time. It runs at idle CPU and I/O priority.
+/// Segments of the directory whose names end in .part, or that a recorder has locked, are
+/// incomplete and are not uploaded. Missing indexes are written first.
+/// Each file is sent, read back and compared by its SHA-256. Files that the archive already
+/// contains are not sent again, so the command can be interrupted and repeated at any time. It runs
+/// at idle CPU and I/O priority.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
   wirecap archive upload /data -a s3://bucket/packets --sensor lab-1
@@ -58,7 +62,8 @@ pub(crate) struct Arguments {
 
     /// The archive: a directory, or s3://, gs://, az:// with a bucket and a prefix
     ///
-    /// Credentials and endpoint come from the provider's environment variables, such as AWS_ACCESS_KEY_ID.
+    /// Credentials and endpoint come from the provider's environment variables, such as
+    /// AWS_ACCESS_KEY_ID.
     #[arg(short, long, value_name = "DIR|URL", env = "WIRECAP_ARCHIVE")]
     archive: String,
 
@@ -83,8 +88,11 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.rate == Some(0) {
-        return Err(Failure::Usage("invalid --rate 0: expected at least one byte per second".to_owned()));
+        return Err(Failure::Usage(
+            "invalid --rate 0: expected at least one byte per second".to_owned(),
+        ));
     }
+
     let sensor = match &arguments.sensor {
         Some(sensor) => sensor.clone(),
         None => segment::sensor(&rustix::system::uname().nodename().to_string_lossy())
@@ -92,9 +100,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let archive = Archive::open(&arguments.archive)?;
     let _lock = lock(&arguments.spool)?;
+
     // Threads that start later have this priority, too.
     be_idle();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(async {
         let (stopper, stop) = Stop::new();
         let signals = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -115,6 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             () = unanswered(signals, &stopper) => Err(interrupted()),
         }
     });
+
     // Threads that still read are not waited for.
     runtime.shutdown_background();
     outcome
@@ -126,8 +137,9 @@ fn interrupted() -> Failure {
 
 /// Two uploads of the same directory do no harm, but send everything twice.
 fn lock(spool: &Path) -> Result<File, Failure> {
-    let failed =
-        |problem: &str| Failure::Failed(format!("cannot upload {}: {problem}", spool.display()).into());
+    let failed = |problem: &str| {
+        Failure::Failed(format!("cannot upload {}: {problem}", spool.display()).into())
+    };
     let directory = File::open(spool).map_err(|error| failed(&error.to_string()))?;
     if !directory.metadata()?.is_dir() {
         return Err(failed("expected a directory"));
@@ -139,7 +151,8 @@ fn lock(spool: &Path) -> Result<File, Failure> {
     }
 }
 
-/// Passes a signal to the upload; returns if the upload has not ended some time later, or at a second signal.
+/// Passes a signal to the upload; returns if the upload has not ended some time later, or at a
+/// second signal.
 async fn unanswered((mut interrupt, mut terminate): (Signal, Signal), stopper: &Sender<bool>) {
     let mut next = async || {
         tokio::select! {
@@ -208,7 +221,8 @@ struct Upload<'a> {
     is_terminal: bool,
     /// Segments that are in the archive, or that cannot be uploaded as they are.
     settled: HashMap<PathBuf, Stamp>,
-    /// Segments that are not in the archive, or are still here despite `--remove`, because of an error.
+    /// Segments that are not in the archive, or are still here despite `--remove`, because of an
+    /// error.
     failed: BTreeSet<PathBuf>,
     sums: Sums,
 }
@@ -217,8 +231,11 @@ impl Upload<'_> {
     async fn run(&mut self) -> Result<(), Failure> {
         let checked = self.target.check(&format!("sensor={}", self.sensor)).await;
         checked.map_err(|trouble| {
-            Failure::Failed(format!("cannot list the archive {}: {trouble}", self.arguments.archive).into())
+            Failure::Failed(
+                format!("cannot list the archive {}: {trouble}", self.arguments.archive).into(),
+            )
         })?;
+
         let is_stopped = loop {
             let pause = match self.round().await? {
                 Round::Stopped => break true,
@@ -232,16 +249,23 @@ impl Upload<'_> {
         };
         self.watch.end()?;
         self.report();
+
         match self.failed.len() {
             // A signal ends the loop.
             0 if self.arguments.watch => Ok(()),
             _ if is_stopped && !self.arguments.watch => Err(interrupted()),
             0 => Ok(()),
             count => {
-                let (segments, be) = if count == 1 { ("segment", "is") } else { ("segments", "are") };
-                let or_here =
-                    if self.arguments.remove { format!(" or {be} still here") } else { String::new() };
-                Err(Failure::Failed(format!("{count} {segments} {be} not in the archive{or_here}").into()))
+                let (segments, be) =
+                    if count == 1 { ("segment", "is") } else { ("segments", "are") };
+                let or_here = if self.arguments.remove {
+                    format!(" or {be} still here")
+                } else {
+                    String::new()
+                };
+                Err(Failure::Failed(
+                    format!("{count} {segments} {be} not in the archive{or_here}").into(),
+                ))
             }
         }
     }
@@ -250,15 +274,21 @@ impl Upload<'_> {
     async fn round(&mut self) -> Result<Round, Failure> {
         let spool = &self.arguments.spool;
         let listed = segments(spool).map_err(|error| {
-            Failure::Failed(format!("cannot read the directory {}: {error}", spool.display()).into())
+            Failure::Failed(
+                format!("cannot read the directory {}: {error}", spool.display()).into(),
+            )
         })?;
         let (open, complete): (Vec<_>, Vec<_>) = listed
             .into_iter()
             .partition(|path| path.extension().is_some_and(|extension| extension == "part"));
         self.sums.not_complete = open.len() as u64;
+
         let present: BTreeSet<&PathBuf> = complete.iter().collect();
         self.settled.retain(|path, _| present.contains(path));
-        let (mut round, mut storage_errors) = (Round::Done, 0);
+
+        let mut round = Round::Done;
+        let mut storage_errors = 0;
+
         for (number, path) in complete.iter().enumerate() {
             let Ok(metadata) = fs::metadata(path) else {
                 self.fail(path, &Trouble::Vanished);
@@ -268,10 +298,12 @@ impl Upload<'_> {
             if self.settled.get(path) == Some(&stamp) {
                 continue;
             }
+
             if is_being_written(path) {
                 self.sums.not_complete += 1;
                 continue;
             }
+
             let place = format!("file {} of {}", number + 1, complete.len());
             match self.upload(path, stamp, &metadata, &place).await {
                 Ok(Done::Waits) => {}
@@ -296,6 +328,7 @@ impl Upload<'_> {
                     }
                 }
             }
+
             if storage_errors == STORAGE_ERRORS_MAX {
                 let is_left = |path: &&PathBuf| !self.settled.contains_key(*path);
                 let left: Vec<_> = complete[number + 1..].iter().filter(is_left).cloned().collect();
@@ -306,6 +339,7 @@ impl Upload<'_> {
                 break;
             }
         }
+
         Ok(round)
     }
 
@@ -317,14 +351,18 @@ impl Upload<'_> {
         place: &str,
     ) -> Result<Done, Trouble> {
         let index = index_path(path);
-        let age = metadata.modified().ok().and_then(|time| SystemTime::now().duration_since(time).ok());
+        let age =
+            metadata.modified().ok().and_then(|time| SystemTime::now().duration_since(time).ok());
         if self.arguments.watch && !index.exists() && age.is_some_and(|age| age < INDEX_AGE) {
             return Ok(Done::Waits);
         }
+
         let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.watch.show(format!("{file_name}: index, {place}"));
+
         let times = self.index(path).await?;
         self.watch.show(format!("{file_name}: SHA-256 of {}, {place}", human_bytes(stamp.bytes)));
+
         let of_segment = Content::of(path, &self.stop).await?;
         let of_index = Content::of(&index, &self.stop).await?;
         let name = segment::name(&self.sensor, times, &of_segment.digest, &file_name);
@@ -332,26 +370,32 @@ impl Upload<'_> {
 
         let sent = async |name: &str, path: &Path, content: &Content| {
             let show = |sent: u64| {
-                let (sent, total) = (human_bytes(sent), human_bytes(content.bytes));
+                let sent = human_bytes(sent);
+                let total = human_bytes(content.bytes);
                 self.watch.show(format!("{file_name}: sent {sent} of {total}, {place}"));
             };
             self.target.put(name, path, content, &show).await
         };
-        // An index is in the archive only if its segment was read back, so a segment that stays on the sensor
-        // need not be read back again. The index must be read back: an earlier upload may have been killed
-        // before it did so.
+
+        // An index is in the archive only if its segment was read back, so a segment that stays on
+        // the sensor need not be read back again. The index must be read back: an earlier upload
+        // may have been killed before it did so.
         let sizes = (self.target.bytes(&name).await?, self.target.bytes(&index_name).await?);
-        let is_known = sizes == (Some(of_segment.bytes), Some(of_index.bytes)) && !self.arguments.remove;
+        let is_known =
+            sizes == (Some(of_segment.bytes), Some(of_index.bytes)) && !self.arguments.remove;
         let had_segment = is_known || self.target.is_there(&name, &of_segment).await?;
         if !had_segment {
             sent(&name, path, &of_segment).await?;
         }
+
         still_is(path, stamp)?;
+
         // An index must not be older than its segment.
         let had_index = had_segment && self.target.is_there(&index_name, &of_index).await?;
         if !had_index {
             sent(&index_name, &index, &of_index).await?;
         }
+
         if self.arguments.remove {
             still_is(path, stamp)?;
             // In the reverse order, a kill in between would leave an index without a segment.
@@ -360,27 +404,32 @@ impl Upload<'_> {
                 Trouble::File(format!("it is in the archive, but cannot be removed here: {error}"))
             })?;
         }
+
         Ok(match had_segment && had_index {
             true => Done::Existed,
             false => Done::Uploaded { bytes: of_segment.bytes + of_index.bytes },
         })
     }
 
-    /// Writes the segment's index unless it has a valid one. Returns the times of the first and the last packet; without packets,
-    /// 1970.
+    /// Writes the segment's index unless it has a valid one. Returns the times of the first and the
+    /// last packet; without packets, 1970.
     async fn index(&self, path: &Path) -> Result<(u64, u64), Trouble> {
-        let (path, stop) = (path.to_owned(), self.stop.clone());
+        let path = path.to_owned();
+        let stop = self.stop.clone();
+
         in_thread(move || {
             let outcome = ensure(&path, &mut |_| !stop.is_stopped());
             if stop.is_stopped() {
                 return Err(Trouble::Stopped);
             }
+
             match outcome {
                 Ok(Ensured::There | Ensured::Written { .. }) => {}
                 Err(EnsureError::Vanished) => return Err(Trouble::Vanished),
                 Ok(Ensured::Faulty(error)) => return Err(Trouble::File(causes(&error))),
                 Err(error) => return Err(Trouble::File(causes(&error))),
             }
+
             let index = load(&path).map_err(|error| Trouble::File(error.to_string()))?;
             Ok(index.times().unwrap_or_default())
         })
@@ -392,6 +441,7 @@ impl Upload<'_> {
         let name = path.display();
         let removed = if self.arguments.remove { ", removed here" } else { "" };
         self.sums.removed += u64::from(self.arguments.remove);
+
         let line = match done {
             Done::Uploaded { bytes } => {
                 self.sums.uploaded += 1;
@@ -428,10 +478,12 @@ impl Upload<'_> {
     }
 }
 
-/// Whether a recorder holds its lock on the file. A single file of a recording has its final name from the start.
+/// Whether a recorder holds its lock on the file. A single file of a recording has its final name
+/// from the start.
 fn is_being_written(path: &Path) -> bool {
     // `Upload::index` reports a file that cannot be opened.
-    File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    File::open(path)
+        .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 fn still_is(path: &Path, stamp: Stamp) -> Result<(), Trouble> {

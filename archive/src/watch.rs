@@ -1,5 +1,5 @@
-//! The output for the user while a command runs: progress on a terminal, and each segment that could not be
-//! read.
+//! The output for the user while a command runs: progress on a terminal, and each segment that
+//! could not be read.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -31,7 +31,9 @@ impl Watch {
     pub(crate) fn new() -> Self {
         // Progress is written to standard error, and only if that is a terminal.
         let bar = ProgressBar::new_spinner();
-        bar.set_style(ProgressStyle::with_template("{elapsed} {msg}").expect("the template is well-formed"));
+        bar.set_style(
+            ProgressStyle::with_template("{elapsed} {msg}").expect("the template is well-formed"),
+        );
         bar.enable_steady_tick(Duration::from_secs(1));
         Self { bar, faulty: Mutex::default(), has_user: true, is_stopped: AtomicBool::new(false) }
     }
@@ -80,6 +82,7 @@ impl Watch {
     /// Handles a message of the search; returns whether to continue.
     pub(crate) fn note(&self, note: &Note<'_>) -> bool {
         let name = |path: &Path| path.display().to_string();
+
         match note {
             Note::Looked(..) => {}
             Note::Scanning(path, bytes) => self.bar.set_message(format!(
@@ -116,14 +119,17 @@ impl Watch {
         self.is_stopped.load(Ordering::Acquire)
     }
 
-    /// Removes the progress line. Segments that could not be read make the command fail after everything possible was done.
+    /// Removes the progress line. Segments that could not be read make the command fail after
+    /// everything possible was done.
     pub(crate) fn end(&self) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         let count = self.faulty.lock().unwrap_or_else(PoisonError::into_inner).len();
         match count {
             0 => Ok(()),
             1 => Err(Failure::Failed("one segment could not be read completely".into())),
-            count => Err(Failure::Failed(format!("{count} segments could not be read completely").into())),
+            count => Err(Failure::Failed(
+                format!("{count} segments could not be read completely").into(),
+            )),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Fuzzes the requests to the privileged process (broker). The body is in the crate's tests, which run it on
-//! the stored corpus.
+//! Fuzzes the requests to the privileged process (broker). The body is in the crate's tests, which
+//! run it on the stored corpus.
 
 #![no_main]
 #![allow(dead_code)] // Functions used only by the tests.

@@ -1,4 +1,5 @@
-//! Fuzzes the translation of filters. The body is in the crate's tests, which run it on the stored corpus.
+//! Fuzzes the translation of filters. The body is in the crate's tests, which run it on the stored
+//! corpus.
 
 #![no_main]
 #![allow(dead_code)] // Functions used only by the tests.

@@ -1,4 +1,5 @@
-//! Fuzzes reading gzip and Zstandard. The body is in the crate's tests, which run it on the stored corpus.
+//! Fuzzes reading gzip and Zstandard. The body is in the crate's tests, which run it on the stored
+//! corpus.
 
 #![no_main]
 #![allow(dead_code)] // Functions used only by the tests.

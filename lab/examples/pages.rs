@@ -1,4 +1,5 @@
-//! Writes the tables and pictures of the documents from the data in `lab/results`. `make performance` runs it.
+//! Writes the tables and pictures of the documents from the data in `lab/results`.
+//! `make performance` runs it.
 
 use std::error::Error;
 use std::fs;

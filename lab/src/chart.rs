@@ -1,8 +1,8 @@
 //! Charts as SVG text, in one style: [`lines`] and [`bars`].
 //!
-//! A separate chart is dark on white; in the report its colours follow the reader's theme ([`themed`]). So
-//! charts use only the colours of this module. They are drawn in units of which [`FINE`] make a pixel, because
-//! plotters uses integer coordinates.
+//! A separate chart is dark on white; in the report its colours follow the reader's theme
+//! ([`themed`]). So charts use only the colours of this module. They are drawn in units of which
+//! [`FINE`] make a pixel, because plotters uses integer coordinates.
 
 mod axis;
 pub mod bars;
@@ -74,7 +74,12 @@ pub fn picture(
 }
 
 /// Text of `size` pixels, anchored at `horizontal` and `vertical`.
-pub fn text_style(size: i32, colour: RGBColor, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
+pub fn text_style(
+    size: i32,
+    colour: RGBColor,
+    horizontal: HPos,
+    vertical: VPos,
+) -> TextStyle<'static> {
     // plotters writes a font's height; its nominal size is this share of it.
     let height = f64::from(size * FINE) * 1.24;
     let mut style = TextStyle::from(("sans-serif", height).into_font());
@@ -95,13 +100,14 @@ pub fn rounded(number: f64) -> String {
 /// `text` without line breaks between a number and its unit or name: `40 ns`, `T = 60 %`.
 pub fn unbroken(text: &str) -> String {
     let units = [" %", " ns", " µs", " ms"];
-    let text =
-        units.iter().fold(text.to_owned(), |text, unit| text.replace(unit, &unit.replace(' ', "\u{a0}")));
+    let text = units
+        .iter()
+        .fold(text.to_owned(), |text, unit| text.replace(unit, &unit.replace(' ', "\u{a0}")));
     text.replace(" = ", "\u{a0}=\u{a0}")
 }
 
-/// The approximate width of `text` of `size` pixels, in pixels: that of DejaVu Sans, a wide font, because the
-/// reader's font is unknown.
+/// The approximate width of `text` of `size` pixels, in pixels: that of DejaVu Sans, a wide font,
+/// because the reader's font is unknown.
 pub fn text_width(text: &str, size: i32) -> i32 {
     let ems = |letter: char| match letter {
         'i' | 'j' | 'l' | '.' | ',' | ':' | '\'' | ' ' | '\u{a0}' => 0.32,
@@ -113,8 +119,8 @@ pub fn text_width(text: &str, size: i32) -> i32 {
     (text.chars().map(ems).sum::<f64>() * f64::from(size)).ceil() as i32
 }
 
-/// The picture for a page: as wide as possible, in colours that the page's style sheet may set as `--paper`,
-/// `--ink`, `--pale`, `--faint` and `--series-0` to `--series-7`.
+/// The picture for a page: as wide as possible, in colours that the page's style sheet may set as
+/// `--paper`, `--ink`, `--pale`, `--faint` and `--series-0` to `--series-7`.
 pub fn themed(svg: &str) -> String {
     let names = ["paper", "ink", "pale", "faint"].map(str::to_owned);
     let names = names.into_iter().chain((0..SERIES.len()).map(|index| format!("series-{index}")));
@@ -148,7 +154,10 @@ mod tests {
         assert!(svg.contains("a &lt; b") && svg.contains("fill=\"#222222\""), "{svg}");
         let themed = themed(&svg);
         assert!(themed.contains("fill=\"var(--ink, #222222)\""), "{themed}");
-        assert!(themed.contains("fill=\"var(--paper, #FFFFFF)\"") && !themed.contains("=\"#"), "{themed}");
+        assert!(
+            themed.contains("fill=\"var(--paper, #FFFFFF)\"") && !themed.contains("=\"#"),
+            "{themed}"
+        );
     }
 
     #[test]

@@ -72,8 +72,9 @@ fn run(command: &Command) -> Result<(), Failure> {
 
 fn write_man_pages(arguments: &ManPagesArguments) -> Result<(), Failure> {
     let directory = &arguments.directory;
-    let written =
-        fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
-    written
-        .map_err(|error| Failure::Failed(format!("cannot write to {}: {error}", directory.display()).into()))
+    let written = fs::create_dir_all(directory)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
+    written.map_err(|error| {
+        Failure::Failed(format!("cannot write to {}: {error}", directory.display()).into())
+    })
 }

@@ -1,8 +1,8 @@
 //! Measures the cost of a captured packet, component by component, like the WinPcap paper.
 //!
-//! Components are enabled one at a time, in alternation within each round, on a private test bed; the cost of a
-//! component is the difference to the run without it in the same round. Components that are too cheap for this
-//! are measured by test runs in the kernel, or in this process.
+//! Components are enabled one at a time, in alternation within each round, on a private test bed;
+//! the cost of a component is the difference to the run without it in the same round. Components
+//! that are too cheap for this are measured by test runs in the kernel, or in this process.
 
 mod bar;
 mod bed;
@@ -135,8 +135,8 @@ pub struct Report {
     pub next: Vec<Target>,
     /// The frame counts of each live run.
     pub books: Vec<Book>,
-    /// The time of a cache line from the sender's CPU to the reader's before each live run with one ring, in
-    /// nanoseconds; none on one CPU.
+    /// The time of a cache line from the sender's CPU to the reader's before each live run with one
+    /// ring, in nanoseconds; none on one CPU.
     pub cache_lines_ns: Figures,
     /// Live runs whose sender waited for its CPU for more than 4 % of the time, also when repeated.
     pub disturbed: usize,
@@ -148,8 +148,9 @@ impl Report {
         self.components.iter().find(|component| component.id == id)
     }
 
-    /// Whether the time of a cache line from CPU to CPU changed so much that runs cannot be compared: the host of a
-    /// virtual machine may place two CPUs on one cache, and change this a second later.
+    /// Whether the time of a cache line from CPU to CPU changed so much that runs cannot be
+    /// compared: the host of a virtual machine may place two CPUs on one cache, and change this a
+    /// second later.
     pub fn cpus_moved(&self) -> bool {
         self.cache_lines_ns.max() > MOVED_RATIO * self.cache_lines_ns.min()
     }
@@ -159,8 +160,9 @@ impl Report {
         let mut text = "component,how,round,ns,cycles\n".to_owned();
         for Component { key, how, ns, cycles, .. } in &self.components {
             for (index, ns) in ns.rounds().iter().enumerate() {
-                let cycles =
-                    cycles.as_ref().map_or(String::new(), |cycles| format!("{:.3}", cycles.rounds()[index]));
+                let cycles = cycles
+                    .as_ref()
+                    .map_or(String::new(), |cycles| format!("{:.3}", cycles.rounds()[index]));
                 text += &format!("{key},{},{},{ns:.3},{cycles}\n", how.words(), index + 1);
             }
         }
@@ -203,6 +205,7 @@ impl<'a> Session<'a> {
         // Without the privilege the priority is unchanged.
         let _ = setpriority_process(None, PRIORITY);
         let forms = |kind| Ok((kind, Forms::of(kind)?));
+
         Ok(Self {
             effort,
             bed,
@@ -220,19 +223,24 @@ impl<'a> Session<'a> {
         let calibration = tsc::Calibration::begin();
         let mut pair_of_rings = Bed::new(2)?;
         let rings_namespace = pair_of_rings.receiver.namespace.clone();
+
         for round in 1..=self.effort.rounds {
             let _alone = self.turn(round, watch)?;
+
             for setup in Setup::ALL {
                 self.step(round, setup.name(), watch)?;
                 self.live(setup)?;
             }
+
             self.step(round, "offloading", watch)?;
             let effort = self.effort;
-            let offloading = rings_namespace.run_in(|| offload::round(&mut pair_of_rings, effort))??;
+            let offloading =
+                rings_namespace.run_in(|| offload::round(&mut pair_of_rings, effort))??;
             self.offloaded(offloading);
             self.step(round, "filters and savefiles", watch)?;
             self.in_process()?;
         }
+
         Ok(self.report(calibration.hertz()))
     }
 
@@ -240,24 +248,37 @@ impl<'a> Session<'a> {
     fn turn(&mut self, round: usize, watch: &mut Watch<'_>) -> Result<LossLock, CostError> {
         let (locked, lock) = mpsc::channel();
         thread::spawn(move || locked.send(loss_lock()));
+
         loop {
             match lock.recv_timeout(GLANCE) {
                 Ok(lock) => return Ok(lock?),
                 Err(RecvTimeoutError::Timeout) => {
                     self.tell(round, "waiting for another measurement on this machine", watch)?;
                 }
-                Err(RecvTimeoutError::Disconnected) => unreachable!("the thread sends before it ends"),
+                Err(RecvTimeoutError::Disconnected) => {
+                    unreachable!("the thread sends before it ends")
+                }
             }
         }
     }
 
-    fn step(&mut self, round: usize, what: &'static str, watch: &mut Watch<'_>) -> Result<(), CostError> {
+    fn step(
+        &mut self,
+        round: usize,
+        what: &'static str,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), CostError> {
         self.tell(round, what, watch)?;
         self.done += 1;
         Ok(())
     }
 
-    fn tell(&self, round: usize, what: &'static str, watch: &mut Watch<'_>) -> Result<(), CostError> {
+    fn tell(
+        &self,
+        round: usize,
+        what: &'static str,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), CostError> {
         match watch(Progress { round, done: self.done, steps: self.effort.steps(), what }) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(CostError::Interrupted),
@@ -272,19 +293,25 @@ impl<'a> Session<'a> {
         let run = live::calmest(&mut self.bed, setup, self.effort)?;
         self.disturbed += usize::from(run.pace.is_disturbed());
         self.note(Sample::Run(setup), run.pace.ns_per_frame);
+
         if let Some(ns) = run.line_ns {
             self.cache_lines.push(ns);
             if setup == Setup::FewCells {
                 self.note(Sample::CacheLine, ns);
             }
         }
+
         self.books.push(run.book);
         let Some(reading) = run.reading else { return Ok(()) };
-        let acts =
-            [(Act::HandOver, reading.hand_over), (Act::Look, reading.look), (Act::Recycle, reading.recycle)];
+        let acts = [
+            (Act::HandOver, reading.hand_over),
+            (Act::Look, reading.look),
+            (Act::Recycle, reading.recycle),
+        ];
         for (act, figures) in acts {
             self.note(Sample::Reader(setup, act), figures.median());
         }
+
         Ok(())
     }
 
@@ -298,14 +325,17 @@ impl<'a> Session<'a> {
         for compiler in Compiler::ALL {
             for index in 0..self.filters.len() {
                 let (kind, forms) = &self.filters[index];
-                let (sample, ns) = (Sample::Filter(*kind, compiler), forms.time(compiler, self.effort)?);
+                let sample = Sample::Filter(*kind, compiler);
+                let ns = forms.time(compiler, self.effort)?;
                 self.note(sample, ns);
             }
         }
+
         self.note(Sample::BareProgram, self.bare.time_alone(self.effort)?);
         self.note(Sample::DispatchedProgram, self.bare.time_dispatched(self.effort)?);
         self.note(Sample::Pcap, savefile::time(Format::Pcap, self.effort)?);
         self.note(Sample::Pcapng, savefile::time(Format::Pcapng, self.effort)?);
+
         Ok(())
     }
 
@@ -313,6 +343,7 @@ impl<'a> Session<'a> {
         let components = component::all(&self.samples, tsc_hz);
         let mut bars = bar::ours(&components);
         let next = bars.iter().filter_map(bar::target).collect();
+
         bars.extend(winpcap::bars());
         Report {
             rounds: self.effort.rounds,

@@ -1,8 +1,9 @@
 //! Experiments and their results.
 //!
-//! An experiment implements [`Experiment`]: a name, the conditions on which its result depends, and a function
-//! that returns [`Findings`]. The [`runner`](crate::runner) runs a list of experiments and stores finished
-//! results; the [`report`](crate::report) shows them, simulated and live ones alike.
+//! An experiment implements [`Experiment`]: a name, the conditions on which its result depends, and
+//! a function that returns [`Findings`]. The [`runner`](crate::runner) runs a list of experiments
+//! and stores finished results; the [`report`](crate::report) shows them, simulated and live ones
+//! alike.
 //!
 //! ```
 //! use wirecap_lab::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table};
@@ -54,8 +55,8 @@ pub trait Experiment: Sync {
     /// Its part of the report.
     fn part(&self) -> Part;
 
-    /// The user's settings on which its result depends in addition to effort, seed and version. A stored result
-    /// is reused only if these are the same.
+    /// The user's settings on which its result depends in addition to effort, seed and version. A
+    /// stored result is reused only if these are the same.
     fn parameters(&self) -> String {
         String::new()
     }
@@ -150,7 +151,11 @@ impl Run<'_> {
 
     /// The observer of part number `index` of `count` equal parts of the experiment.
     pub(crate) fn part(&self, index: usize, count: usize) -> PartWatch<'_> {
-        PartWatch { whole: self.watch, from: index as f64 / count as f64, share: 1.0 / count as f64 }
+        PartWatch {
+            whole: self.watch,
+            from: index as f64 / count as f64,
+            share: 1.0 / count as f64,
+        }
     }
 }
 
@@ -173,7 +178,10 @@ impl Watch for PartWatch<'_> {
 
 impl fmt::Debug for Run<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run").field("effort", &self.effort).field("seed", &self.seed).finish_non_exhaustive()
+        f.debug_struct("Run")
+            .field("effort", &self.effort)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
     }
 }
 
@@ -235,8 +243,8 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// With a chart of curves, whose numbers become the file `name`.csv. Curves that are 0 everywhere are named in the
-    /// caption; if all are, a sentence replaces the chart.
+    /// With a chart of curves, whose numbers become the file `name`.csv. Curves that are 0
+    /// everywhere are named in the caption; if all are, a sentence replaces the chart.
     #[must_use]
     pub fn with_lines(mut self, name: &str, caption: impl Into<String>, lines: &Lines) -> Self {
         let (shown, zero) = lines.without_zeros();
@@ -329,8 +337,8 @@ pub struct Claim {
     pub reason: String,
 }
 
-/// What a claim compares with. Only published results and goals count as evidence; the others are shown, and count
-/// only if they differ.
+/// What a claim compares with. Only published results and goals count as evidence; the others are
+/// shown, and count only if they differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Basis {
     /// A published result, or a goal of a measurement.
@@ -353,10 +361,11 @@ pub enum Verdict {
     Holds,
     /// Not as expected.
     Differs,
-    /// An order that neither holds nor is reversed: some of the losses differ by no more than [`TIE_POINTS`].
+    /// An order that neither holds nor is reversed: some of the losses differ by no more than
+    /// [`TIE_POINTS`].
     Tie,
-    /// The published result contradicts the published parameters, so a model with these parameters can meet it only
-    /// by chance.
+    /// The published result contradicts the published parameters, so a model with these parameters
+    /// can meet it only by chance.
     NotDerivable,
     /// No model produces this result, so there is nothing to compare.
     NotModelled,
@@ -369,7 +378,11 @@ pub const AGREEMENT_POINTS: f64 = 5.0;
 pub const TIE_POINTS: f64 = 0.02;
 
 impl Claim {
-    fn new(quantity: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Self {
+    fn new(
+        quantity: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
         Self {
             quantity: quantity.into(),
             expected: expected.into(),
@@ -387,7 +400,11 @@ impl Claim {
         let farthest = found.iter().copied().max_by(farther).unwrap_or(f64::NAN) - expected;
         Self {
             points: Some(farthest),
-            verdict: if farthest.abs() <= AGREEMENT_POINTS { Verdict::Holds } else { Verdict::Differs },
+            verdict: if farthest.abs() <= AGREEMENT_POINTS {
+                Verdict::Holds
+            } else {
+                Verdict::Differs
+            },
             ..Self::new(quantity, format!("{expected} %"), percents(found))
         }
     }
@@ -403,9 +420,9 @@ impl Claim {
         Self { verdict, ..Self::new(quantity, expected, found) }
     }
 
-    /// An order of losses in percent: each smaller than the one before, in every list of them. Two losses that differ by no
-    /// more than [`TIE_POINTS`] are a tie. Two neighbours that both lose nothing show no order, unless they do so in all lists,
-    /// which is also a tie.
+    /// An order of losses in percent: each smaller than the one before, in every list of them. Two
+    /// losses that differ by no more than [`TIE_POINTS`] are a tie. Two neighbours that both lose
+    /// nothing show no order, unless they do so in all lists, which is also a tie.
     pub fn descending(
         quantity: impl Into<String>,
         expected: impl Into<String>,
@@ -424,9 +441,11 @@ impl Claim {
                 _ => Verdict::Tie,
             }
         };
+
         let steps = lists.iter().map(|list| list.len().saturating_sub(1)).max().unwrap_or(0);
         let verdicts: Vec<Verdict> = (0..steps.max(1)).map(verdict_of).collect();
-        let worst = [Verdict::Differs, Verdict::Tie].into_iter().find(|verdict| verdicts.contains(verdict));
+        let worst =
+            [Verdict::Differs, Verdict::Tie].into_iter().find(|verdict| verdicts.contains(verdict));
         let verdict = worst.unwrap_or(Verdict::Holds);
         Self { verdict, ..Self::new(quantity, expected, found) }
     }
@@ -474,7 +493,8 @@ pub fn percent(share: f64) -> String {
 pub fn percents(shares: &[f64]) -> String {
     let lowest = shares.iter().copied().fold(f64::INFINITY, f64::min);
     let highest = shares.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let (low, high) = (percent(lowest), percent(highest));
+    let low = percent(lowest);
+    let high = percent(highest);
     if low == high { high } else { format!("{} to {high}", low.trim_end_matches(" %")) }
 }
 
@@ -501,6 +521,7 @@ mod tests {
         let nothing = Findings::default().with_lines("n", "Loss.", &chart(0.0));
         assert_eq!((nothing.figures.len(), nothing.data.len()), (0, 1));
         assert_eq!(nothing.notes, ["Loss. 0 at every point: a; b."]);
+
         let something = Findings::default().with_lines("n", "Loss.", &chart(5.0));
         assert_eq!(something.figures[0].caption, "Loss. 0 at every point: a.");
         assert!(something.notes.is_empty() && something.data[0].csv.contains("a,1,0,"));
@@ -511,7 +532,10 @@ mod tests {
         let verdict = |found: &[f64]| Claim::points("", 71.0, found).verdict;
         assert_eq!(verdict(&[74.1]), Verdict::Holds);
         assert_eq!(verdict(&[65.9]), Verdict::Differs);
-        assert_eq!(Claim::points("", 15.0, &[80.0]).not_derivable("").verdict, Verdict::NotDerivable);
+        assert_eq!(
+            Claim::points("", 15.0, &[80.0]).not_derivable("").verdict,
+            Verdict::NotDerivable
+        );
         // The seed with the largest difference decides.
         let claim = Claim::points("", 71.0, &[74.1, 65.9, 71.0]);
         assert_eq!((claim.verdict, &*claim.found), (Verdict::Differs, "65.9 to 74.1 %"));
@@ -532,8 +556,10 @@ mod tests {
         assert_eq!(verdict(&[&[7.01, 7.0]]), Verdict::Tie);
         assert_eq!(verdict(&[&[8.0, 7.0, 7.03]]), Verdict::Differs);
         assert_eq!(verdict(&[&[7.0, 8.0]]), Verdict::Differs);
+
         // Two engines without loss are equal; the order shows where they lose.
         assert_eq!(verdict(&[&[8.0, 7.0], &[0.0, 0.01]]), Verdict::Holds);
+
         // A tie in one list is a tie.
         assert_eq!(verdict(&[&[8.0, 7.0], &[7.01, 7.0]]), Verdict::Tie);
         assert_eq!(verdict(&[&[8.0, 7.0], &[7.0, 7.01]]), Verdict::Tie);

@@ -1,5 +1,5 @@
-//! Experiments on this machine: wirecap on both of its engines and alternative tools, on a private test bed, with
-//! loads scaled to the machine.
+//! Experiments on this machine: wirecap on both of its engines and alternative tools, on a private
+//! test bed, with loads scaled to the machine.
 
 pub mod bed;
 mod burst;
@@ -49,8 +49,16 @@ impl Lab {
             experiment("live-cost", "Loss against the consumer's cost", cost::run),
             experiment("live-burst", "Loss against the length of bursts", burst::run),
             experiment("live-room", "Packets kept per MiB by length", room::run),
-            experiment("live-skew", "Loss, order and cost against skew: two queues", skew::handlers),
-            experiment("live-skew-queues", "Loss, order and cost against skew: more queues", skew::queues),
+            experiment(
+                "live-skew",
+                "Loss, order and cost against skew: two queues",
+                skew::handlers,
+            ),
+            experiment(
+                "live-skew-queues",
+                "Loss, order and cost against skew: more queues",
+                skew::queues,
+            ),
             experiment("live-threshold", "The threshold T, live", skew::thresholds),
             experiment("live-footprint", "What a packet and a capture cost", footprint::run),
         ]

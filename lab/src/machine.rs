@@ -17,13 +17,18 @@ impl Machine {
     pub fn this() -> Self {
         let cpuinfo = read("/proc/cpuinfo");
         let field = |name: &str| value_of(&cpuinfo, name).map(str::to_owned);
-        let is_virtual = value_of(&cpuinfo, "flags").is_some_and(|flags| flags.contains("hypervisor"));
+        let is_virtual =
+            value_of(&cpuinfo, "flags").is_some_and(|flags| flags.contains("hypervisor"));
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let release = read("/etc/os-release");
-        let system = value_of(&release, "PRETTY_NAME").map(|name| name.trim_matches('"').to_owned());
+        let system =
+            value_of(&release, "PRETTY_NAME").map(|name| name.trim_matches('"').to_owned());
         let facts = [
             ("processor", field("model name")),
-            ("usable processors", Some(format!("{cpus}{}", if is_virtual { ", virtual" } else { "" }))),
+            (
+                "usable processors",
+                Some(format!("{cpus}{}", if is_virtual { ", virtual" } else { "" })),
+            ),
             ("memory", memory(&read("/proc/meminfo"))),
             ("kernel", Some(read("/proc/sys/kernel/osrelease").trim().to_owned())),
             ("system", system),
@@ -72,16 +77,19 @@ fn today() -> String {
     date((since_epoch.as_secs() / 86_400) as i64)
 }
 
-/// The date of a day counted from 1970-01-01 (Hinnant, *chrono-Compatible Low-Level Date Algorithms*): years
-/// begin in March here, so that a leap day is the last day.
+/// The date of a day counted from 1970-01-01 (Hinnant, *chrono-Compatible Low-Level Date
+/// Algorithms*): years begin in March here, so that a leap day is the last day.
 fn date(days: i64) -> String {
     let from_era = days + 719_468;
-    let (era, day_of_era) = (from_era.div_euclid(146_097), from_era.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let era = from_era.div_euclid(146_097);
+    let day_of_era = from_era.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let (year, month) = (era * 400 + year_of_era, month + 3);
+    let year = era * 400 + year_of_era;
+    let month = month + 3;
     let (year, month) = if month > 12 { (year + 1, month - 12) } else { (year, month) };
     format!("{year}-{month:02}-{day:02}")
 }
@@ -93,7 +101,8 @@ mod tests {
     #[test]
     fn days_have_their_dates() {
         let dates = [0, 59, 11_016, 11_017, 20_879, 47_540].map(date);
-        let expected = ["1970-01-01", "1970-03-01", "2000-02-29", "2000-03-01", "2027-03-02", "2100-02-28"];
+        let expected =
+            ["1970-01-01", "1970-03-01", "2000-02-29", "2000-03-01", "2027-03-02", "2100-02-28"];
         assert_eq!(dates, expected);
     }
 

@@ -8,15 +8,16 @@
 //! <!-- end of data -->
 //! ```
 //!
-//! [`fill`] replaces the text between the two lines; `make performance` does so for the pages in [`PAGES`], and a
-//! test fails if a page has another text there. The views are
+//! [`fill`] replaces the text between the two lines; `make performance` does so for the pages in
+//! [`PAGES`], and a test fails if a page has another text there. The views are
 //!
 //! - `rows FILE`: the file as it is. Lines that begin with `#` state the origin of the data.
 //! - `rows FILE N,N,...`: only the columns with these numbers, from 1 on.
-//! - `curves FILE X,X,... percent|millions|plain`: a row for each curve of a chart's data, a column for each of these points:
-//!   the median, and the range if the rounds differ.
-//! - `papers FILE`: published results beside simulated ones. `{FILE;CELLS;COLUMN}` is the cell of other data in this column, in the
-//!   row that begins with these cells; the difference in percentage points is computed.
+//! - `curves FILE X,X,... percent|millions|plain`: a row for each curve of a chart's data, a column
+//!   for each of these points: the median, and the range if the rounds differ.
+//! - `papers FILE`: published results beside simulated ones. `{FILE;CELLS;COLUMN}` is the cell of
+//!   other data in this column, in the row that begins with these cells; the difference in
+//!   percentage points is computed.
 //! - `skew FOLDER`: the packets lost in skewed loads of which every queue but the first gets 20 %.
 //! - `components FILE HOW`: the costs of the parts of a capture that were measured in this way.
 //!
@@ -126,12 +127,16 @@ struct Data {
 
 impl Data {
     fn read(file: &Path) -> Result<Self, PageError> {
-        let failed = |source: Box<dyn Error + Send + Sync>| PageError::Data { file: file.to_owned(), source };
+        let failed = |source: Box<dyn Error + Send + Sync>| PageError::Data {
+            file: file.to_owned(),
+            source,
+        };
         let text = fs::read_to_string(file).map_err(|error| failed(error.into()))?;
         let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
         let cells = |record: &csv::StringRecord| record.iter().map(str::to_owned).collect();
         let columns = reader.headers().map(cells).map_err(|error| failed(error.into()))?;
-        let rows = reader.records().map(|record| record.as_ref().map(cells).map_err(ToString::to_string));
+        let rows =
+            reader.records().map(|record| record.as_ref().map(cells).map_err(ToString::to_string));
         let rows = rows.collect::<Result<_, _>>().map_err(|error| failed(error.into()))?;
         Ok(Self { file: file.to_owned(), columns, rows })
     }
@@ -169,7 +174,8 @@ fn columns(data: &Data, numbers: &str) -> Result<String, PageError> {
         let place = place.filter(|&place| place < data.columns.len());
         places.push(place.ok_or_else(|| data.failed(&format!("it has no column {number}")))?);
     }
-    let chosen = |row: &[String]| places.iter().map(|&place| row[place].clone()).collect::<Vec<_>>();
+    let chosen =
+        |row: &[String]| places.iter().map(|&place| row[place].clone()).collect::<Vec<_>>();
     let rows: Vec<_> = data.rows.iter().map(|row| chosen(row)).collect();
     Ok(table(&chosen(&data.columns), &rows))
 }
@@ -185,13 +191,16 @@ fn curves(data: &Data, points: &str, form: &str) -> Result<String, PageError> {
     let axis = data.columns.get(1).ok_or_else(|| data.failed("it has no second column"))?;
     let points: Vec<&str> = points.split(',').collect();
     let names = distinct(data.rows.iter().filter_map(|row| row.first().map(String::as_str)));
+
     let shown = |row: &[String]| -> Result<String, PageError> {
         let number = |place: usize| -> Result<f64, PageError> {
             let cell = row.get(place).map(String::as_str).unwrap_or_default();
             cell.parse().map_err(|_| data.failed(&format!("'{cell}' is not a number")))
         };
-        let [median, low, high] = [number(2)?, number(3)?, number(4)?].map(|value| written(value, form));
+        let [median, low, high] =
+            [number(2)?, number(3)?, number(4)?].map(|value| written(value, form));
         let unit = if form == "percent" { " %" } else { "" };
+
         Ok(match (&*low, &*high) {
             ("none", "none") => "none".to_owned(),
             _ if low == high => format!("{median}{unit}"),
@@ -207,10 +216,12 @@ fn curves(data: &Data, points: &str, form: &str) -> Result<String, PageError> {
         std::iter::once(Ok((*name).to_owned())).chain(cells).collect()
     });
     let rows = rows.collect::<Result<Vec<Vec<String>>, _>>()?;
+
     let heads = points.iter().map(|point| {
-        point
-            .parse()
-            .map_or_else(|_| (*point).to_owned(), |number: u64| format!("{axis} = {}", grouped(number)))
+        point.parse().map_or_else(
+            |_| (*point).to_owned(),
+            |number: u64| format!("{axis} = {}", grouped(number)),
+        )
     });
     let heads: Vec<String> = std::iter::once("contender".to_owned()).chain(heads).collect();
     Ok(table(&heads, &rows))
@@ -241,17 +252,24 @@ fn skew(folder: &Path) -> Result<String, PageError> {
     let loads = LOADS.map(|(file, _)| Data::read(&folder.join(file)));
     let loads = loads.into_iter().collect::<Result<Vec<_>, _>>()?;
     let names = distinct(loads[0].rows.iter().map(|row| row[0].as_str()));
+
     let lost = |load: &Data, name: &str| -> Result<String, PageError> {
-        let (mut sent, mut delivered) = (0.0, 0.0);
+        let mut sent = 0.0;
+        let mut delivered = 0.0;
+
         for row in &load.rows {
-            if load.cell(row, "contender")? == name && load.number(row, "share of the others")? == 0.2 {
+            if load.cell(row, "contender")? == name
+                && load.number(row, "share of the others")? == 0.2
+            {
                 sent += load.number(row, "sent")?;
                 delivered += load.number(row, "delivered")?;
             }
         }
+
         if sent == 0.0 {
             return Err(load.failed(&format!("'{name}' has no run at 20 %")));
         }
+
         let lost: f64 = sent - delivered;
         Ok(match lost / sent * 100.0 {
             _ if lost == 0.0 => "none".to_owned(),
@@ -266,10 +284,12 @@ fn skew(folder: &Path) -> Result<String, PageError> {
     });
     let rows = rows.collect::<Result<Vec<Vec<String>>, _>>()?;
     let heads = std::iter::once("contender").chain(LOADS.map(|(_, head)| head));
+
     Ok(table(&heads.map(str::to_owned).collect::<Vec<_>>(), &rows))
 }
 
-/// The costs of the parts of a capture that were measured in this way: the median, and the range of the rounds.
+/// The costs of the parts of a capture that were measured in this way: the median, and the range of
+/// the rounds.
 fn components(data: &Data, how: &str) -> Result<String, PageError> {
     let mut rows = Vec::new();
     for row in &data.rows {
@@ -288,6 +308,7 @@ fn components(data: &Data, how: &str) -> Result<String, PageError> {
 /// A published result, the simulated one, the difference, and a note.
 fn papers(data: &Data, results: &Path) -> Result<String, PageError> {
     let percent = |text: &str| text.strip_suffix(" %")?.parse::<f64>().ok();
+
     // A share, or a range of shares, of which the one that differs most is compared.
     let farthest = |text: &str, paper: f64| {
         let ends = text.strip_suffix(" %")?.split(" to ").map(|end| end.parse::<f64>().ok());
@@ -305,17 +326,21 @@ fn papers(data: &Data, results: &Path) -> Result<String, PageError> {
             },
             None => String::new(),
         };
+
         Ok(vec![what, paper, simulated, points, note])
     });
     let rows = rows.collect::<Result<Vec<_>, _>>()?;
+
     Ok(table(&["what", "paper", "simulated", "points", "note"].map(str::to_owned), &rows))
 }
 
 /// The text with names of cells replaced by the cells of other data.
 fn resolved(text: &str, data: &Data, results: &Path) -> Result<String, PageError> {
     let Some((before, rest)) = text.split_once('{') else { return Ok(text.to_owned()) };
-    let name = rest.split_once('}').map(|(name, after)| (name.split(';').collect::<Vec<_>>(), after));
-    let Some(([file, cells, column], after)) = name.as_ref().map(|(name, after)| (name.as_slice(), after))
+    let name =
+        rest.split_once('}').map(|(name, after)| (name.split(';').collect::<Vec<_>>(), after));
+    let Some(([file, cells, column], after)) =
+        name.as_ref().map(|(name, after)| (name.as_slice(), after))
     else {
         return Err(data.failed(&format!("'{text}' does not name a cell")));
     };
@@ -325,6 +350,7 @@ fn resolved(text: &str, data: &Data, results: &Path) -> Result<String, PageError
         .iter()
         .find(|row| row.join(",") == *cells || row.join(",").starts_with(&format!("{cells},")));
     let row = found.ok_or_else(|| other.failed(&format!("it has no row '{cells}'")))?;
+
     Ok(format!("{before}{}{}", other.cell(row, column)?, resolved(after, data, results)?))
 }
 
@@ -374,7 +400,9 @@ mod tests {
         fs::write(root.path().join(RESULTS).join("b.csv"), rows).unwrap();
         let filled = fill(&page("papers b.csv"), root.path()).unwrap();
         assert!(
-            filled.contains("| q | 46.5 % | 48.1 % | +1.6 | |\n| r | none | none | | as 9.3 %, so |\n"),
+            filled.contains(
+                "| q | 46.5 % | 48.1 % | +1.6 | |\n| r | none | none | | as 9.3 %, so |\n"
+            ),
             "{filled}"
         );
         // Of several seeds the farthest counts.
@@ -388,7 +416,10 @@ mod tests {
     fn rows_may_have_only_some_columns() {
         let root = root("a.csv", "who,rate,lost\nwe,5,none\nthey,4,1 %\n");
         let filled = fill(&page("rows a.csv 1,3"), root.path()).unwrap();
-        assert!(filled.contains("| who | lost |\n|---|---|\n| we | none |\n| they | 1 % |\n"), "{filled}");
+        assert!(
+            filled.contains("| who | lost |\n|---|---|\n| we | none |\n| they | 1 % |\n"),
+            "{filled}"
+        );
     }
 
     #[test]

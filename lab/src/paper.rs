@@ -1,15 +1,15 @@
 //! The papers' experiments, repeated on models.
 //!
 //! WireCAP itself is the engine's real pool, rings and buddy groups under a virtual clock
-//! ([`wirecap::sim::Simulation`]), once with the paper's pushing capture threads and once with wirecap's
-//! pulling workers. Its rivals ([`rivals`]) are models of the paper's descriptions. All have the paper's
-//! parameters; parameters that a paper omits are taken from another paper, and listed in the experiment's
-//! settings. No parameter is fitted: if a published figure does not follow from the published parameters, the
-//! comparison states this.
+//! ([`wirecap::sim::Simulation`]), once with the paper's pushing capture threads and once with
+//! wirecap's pulling workers. Its rivals ([`rivals`]) are models of the paper's descriptions. All
+//! have the paper's parameters; parameters that a paper omits are taken from another paper, and
+//! listed in the experiment's settings. No parameter is fitted: if a published figure does not
+//! follow from the published parameters, the comparison states this.
 //!
-//! The papers: Wu and DeMar, *WireCAP: a Novel Packet Capture Engine for Commodity NICs in High-speed
-//! Networks*, IMC 2014; Fusco and Deri, *High Speed Network Traffic Analysis with Commodity Multi-core
-//! Systems*, IMC 2010.
+//! The papers: Wu and DeMar, *WireCAP: a Novel Packet Capture Engine for Commodity NICs in
+//! High-speed Networks*, IMC 2014; Fusco and Deri, *High Speed Network Traffic Analysis with
+//! Commodity Multi-core Systems*, IMC 2010.
 
 pub mod engines;
 pub mod rivals;
@@ -47,8 +47,8 @@ pub fn experiments() -> Vec<Box<dyn Experiment>> {
     ]
 }
 
-/// Number of other seeds in a full run of most experiments. A seed changes the trace, or the moments at which the simulated
-/// threads run.
+/// Number of other seeds in a full run of most experiments. A seed changes the trace, or the
+/// moments at which the simulated threads run.
 const OTHER_SEEDS: u64 = 2;
 
 /// The seeds of a run: its own, and `others` following ones in a full run, one in a quick one.
@@ -89,15 +89,15 @@ pub const LINE_RATE: f64 = 14.88e6;
 /// The processors' clock, in Hz (section 2.2).
 pub const CLOCK_HZ: f64 = 2.4e9;
 
-/// Total cycles per packet of capturing with a copy in the kernel: WinPcap's for a frame of 64 bytes (Degioanni
-/// et al., *Profiling and Optimization of Software-Based Network-Analysis Applications*, section 4.4). The
-/// WireCAP paper does not state PF_RING's.
+/// Total cycles per packet of capturing with a copy in the kernel: WinPcap's for a frame of 64
+/// bytes (Degioanni et al., *Profiling and Optimization of Software-Based Network-Analysis
+/// Applications*, section 4.4). The WireCAP paper does not state PF_RING's.
 pub const COPYING_CYCLES: f64 = 5680.0;
-/// Nanoseconds per packet of PF_RING itself if its two stages have a processor each: the time of the slower
-/// stage (Fusco and Deri, Table 2, high-end, one thread: 1,326,000 packets/s).
+/// Nanoseconds per packet of PF_RING itself if its two stages have a processor each: the time of
+/// the slower stage (Fusco and Deri, Table 2, high-end, one thread: 1,326,000 packets/s).
 pub const COPYING_STAGE_NANOS: f64 = 1e9 / 1_326_000.0;
-/// Cycles per packet of receiving without a copy, and of sending: 14.88 million packets/s at 900 MHz
-/// (Rizzo, *netmap*, USENIX ATC 2012). A handler's cost with x = 0.
+/// Cycles per packet of receiving without a copy, and of sending: 14.88 million packets/s at 900
+/// MHz (Rizzo, *netmap*, USENIX ATC 2012). A handler's cost with x = 0.
 pub const MAPPED_CYCLES: f64 = 900e6 / LINE_RATE;
 
 /// The reason why a comparison of DNA and NETMAP with x = 0 is a bound.

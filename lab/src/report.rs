@@ -1,7 +1,7 @@
 //! The report: one HTML page with all findings, which needs no other file.
 //!
-//! Simulated and measured experiments are treated alike: the page shows [`Findings`], part by part, after a
-//! table of expected and actual results.
+//! Simulated and measured experiments are treated alike: the page shows [`Findings`], part by part,
+//! after a table of expected and actual results.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -59,8 +59,10 @@ impl Report<'_> {
 
     /// The losses of wirecap, in a sentence for each experiment that measured them.
     fn headlines(&self) -> Markup {
-        let all =
-            self.entries.iter().filter_map(|entry| Some((entry, &entry.outcome.as_ref().ok()?.headline)));
+        let all = self
+            .entries
+            .iter()
+            .filter_map(|entry| Some((entry, &entry.outcome.as_ref().ok()?.headline)));
         let all: Vec<_> = all.filter(|(_, headline)| !headline.is_empty()).collect();
         html! {
             @if !all.is_empty() {
@@ -74,8 +76,11 @@ impl Report<'_> {
 
     /// The number of claims that hold, by experiment, and the claims that do not.
     fn summary(&self) -> Markup {
-        let found: Vec<(&Entry, &Findings)> =
-            self.entries.iter().filter_map(|entry| Some((entry, entry.outcome.as_ref().ok()?))).collect();
+        let found: Vec<(&Entry, &Findings)> = self
+            .entries
+            .iter()
+            .filter_map(|entry| Some((entry, entry.outcome.as_ref().ok()?)))
+            .collect();
         let all = || found.iter().flat_map(|(_, findings)| &findings.claims);
         let is_compared = |claim: &&Claim| claim.counts() && claim.verdict != Verdict::NotModelled;
         let compared: Vec<&Claim> = all().filter(is_compared).collect();
@@ -210,10 +215,17 @@ fn begins_as_number(cell: &str) -> bool {
 
 /// A row of the summary.
 fn tally(entry: &Entry, claims: &[Claim]) -> Markup {
-    let count = |is_one: &dyn Fn(&Claim) -> bool| claims.iter().filter(|claim| is_one(claim)).count();
+    let count =
+        |is_one: &dyn Fn(&Claim) -> bool| claims.iter().filter(|claim| is_one(claim)).count();
     let counted = |verdict| count(&|claim| claim.counts() && claim.verdict == verdict);
-    let verdicts =
-        [Verdict::Holds, Verdict::Differs, Verdict::Tie, Verdict::NotDerivable, Verdict::NotModelled];
+
+    let verdicts = [
+        Verdict::Holds,
+        Verdict::Differs,
+        Verdict::Tie,
+        Verdict::NotDerivable,
+        Verdict::NotModelled,
+    ];
     let shown = count(&|claim| !claim.counts());
     html! {
         tr {
@@ -291,13 +303,21 @@ mod tests {
 
     fn page(entries: &[Entry]) -> String {
         let machine = Machine { facts: vec![("kernel".to_owned(), "6.18".to_owned())] };
-        Report { title: "Lab", about: "a", command: "wirecap-lab", machine: Some(&machine), entries }.html()
+        Report {
+            title: "Lab",
+            about: "a",
+            command: "wirecap-lab",
+            machine: Some(&machine),
+            entries,
+        }
+        .html()
     }
 
     #[test]
     fn the_page_contains_the_findings_escaped() {
         let mut table = Table::new("A table.", &["engine", "lost"]);
         table.row(["<dna>".to_owned(), "9.3 %".to_owned()]);
+
         let findings = Findings {
             claims: vec![
                 Claim::points("quantity", 10.0, &[30.0]).because("reason"),
@@ -305,10 +325,14 @@ mod tests {
                 Claim::holds("a wrong bound", "1", false, "2").only_shown(Basis::Bound),
                 Claim::not_modelled("something", "1", "no model"),
             ],
-            figures: vec![Figure { caption: "c".to_owned(), svg: "<svg fill=\"#222222\"></svg>".to_owned() }],
+            figures: vec![Figure {
+                caption: "c".to_owned(),
+                svg: "<svg fill=\"#222222\"></svg>".to_owned(),
+            }],
             ..Findings::default()
         };
         let page = page(&[entry(Ok(findings.with_table("t", table)))]);
+
         for part in [
             "One &lt;&amp; two",
             "&lt;dna&gt;",
@@ -317,6 +341,7 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part}: {page}");
         }
+
         assert!(page.contains("data/one/t.csv") && page.contains("+20.0"), "{page}");
         assert!(page.contains("2 comparisons. Holds: 0. Differs: 2. Tie: 0 "), "{page}");
         assert!(page.contains("not modelled (1), and comparisons"), "{page}");
@@ -327,11 +352,16 @@ mod tests {
     #[test]
     fn the_page_needs_nothing_from_elsewhere() {
         let page = page(&[]);
-        assert!(!page.contains("<link") && !page.contains("<script") && !page.contains("url("), "{page}");
+        assert!(
+            !page.contains("<link") && !page.contains("<script") && !page.contains("url("),
+            "{page}"
+        );
     }
 
     #[test]
     fn a_failed_experiment_has_a_reason() {
-        assert!(page(&[entry(Err("no tcpdump here".to_owned()))]).contains("Not done: no tcpdump here"));
+        assert!(
+            page(&[entry(Err("no tcpdump here".to_owned()))]).contains("Not done: no tcpdump here")
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! Runs experiments one after the other and stores finished results, so an interrupted run continues where it
-//! stopped.
+//! Runs experiments one after the other and stores finished results, so an interrupted run
+//! continues where it stopped.
 //!
-//! Its directory contains `results/ID.json` (findings and conditions), `data/ID/*.csv` and, once all entries
-//! exist, the [report](crate::report).
+//! Its directory contains `results/ID.json` (findings and conditions), `data/ID/*.csv` and, once
+//! all entries exist, the [report](crate::report).
 
 use std::error::Error;
 use std::fmt;
@@ -57,7 +57,8 @@ pub struct Entry {
 pub enum RunnerError {
     /// The user interrupted. Finished results are kept.
     Stopped,
-    /// This program could not be read, so its results could not be distinguished from those of another build.
+    /// This program could not be read, so its results could not be distinguished from those of
+    /// another build.
     Program(io::Error),
     /// A result could not be stored.
     Write {
@@ -71,9 +72,9 @@ pub enum RunnerError {
 impl fmt::Display for RunnerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stopped => {
-                f.write_str("stopped; the same command continues after the last finished experiment")
-            }
+            Self::Stopped => f.write_str(
+                "stopped; the same command continues after the last finished experiment",
+            ),
             Self::Program(_) => write!(f, "cannot read {PROGRAM}, this program"),
             Self::Write { path, .. } => write!(f, "cannot write {}", path.display()),
         }
@@ -97,8 +98,8 @@ struct Kept {
 }
 
 impl Runner {
-    /// Runs `experiments` in turn, except those with a result under the same conditions. An experiment that
-    /// fails does not stop the others; its entry has the reason.
+    /// Runs `experiments` in turn, except those with a result under the same conditions. An
+    /// experiment that fails does not stop the others; its entry has the reason.
     ///
     /// # Errors
     ///
@@ -111,10 +112,12 @@ impl Runner {
         self.check_directory()?;
         let build = build()?;
         let mut entries = Vec::new();
+
         for (index, experiment) in experiments.iter().enumerate() {
             if audience.is_stopped() {
                 return Err(RunnerError::Stopped);
             }
+
             audience.begins(index + 1, experiments.len(), &experiment.title());
             let outcome = self.findings(experiment.as_ref(), &build, audience)?;
             entries.push(Entry {
@@ -124,6 +127,7 @@ impl Runner {
                 outcome,
             });
         }
+
         Ok(entries)
     }
 
@@ -131,7 +135,9 @@ impl Runner {
     fn check_directory(&self) -> Result<(), RunnerError> {
         let probe = self.directory.join("probe");
         let named = |error| match error {
-            RunnerError::Write { source, .. } => RunnerError::Write { path: self.directory.clone(), source },
+            RunnerError::Write { source, .. } => {
+                RunnerError::Write { path: self.directory.clone(), source }
+            }
             other => other,
         };
         write_whole(&probe, b"results").map_err(named)?;
@@ -145,7 +151,9 @@ impl Runner {
         build: &str,
         audience: &dyn Audience,
     ) -> Result<Result<Findings, String>, RunnerError> {
-        let (effort, seed) = (self.effort, self.seed);
+        let effort = self.effort;
+        let seed = self.seed;
+
         let machine = match experiment.part() {
             Part::Simulated => String::new(),
             Part::Live => Machine::this().key(),
@@ -153,10 +161,12 @@ impl Runner {
         let key = format!("{build}; {effort}; seed {seed}; {}; {machine}", experiment.parameters());
         let path = self.directory.join("results").join(format!("{}.json", experiment.id()));
         let kept = fs::read(&path).ok().and_then(|json| serde_json::from_slice::<Kept>(&json).ok());
+
         if let Some(kept) = kept.filter(|kept| !self.again && kept.key == key) {
             audience.ended("kept from an earlier run");
             return Ok(Ok(kept.findings));
         }
+
         match experiment.run(&Run { effort, seed, watch: audience }) {
             Ok(findings) => {
                 self.write_data(experiment.id(), &findings)?;
@@ -203,12 +213,12 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RunnerError> {
     })
 }
 
-/// The running program, even after an update has replaced its file; `std::env::current_exe` returns the
-/// file's name.
+/// The running program, even after an update has replaced its file; `std::env::current_exe` returns
+/// the file's name.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// Identifies this build. Another build may have other results, and the version does not change with each
-/// build.
+/// Identifies this build. Another build may have other results, and the version does not change
+/// with each build.
 fn build() -> Result<String, RunnerError> {
     let digest = digest(Path::new(PROGRAM)).map_err(RunnerError::Program)?;
     Ok(format!("{} build {digest:016x}", env!("CARGO_PKG_VERSION")))
@@ -277,7 +287,8 @@ mod tests {
             if self.fails {
                 return Err(RunError::Failed("no such rival".into()));
             }
-            let file = DataFile { name: "one.csv".to_owned(), csv: format!("seed\n{}\n", run.seed) };
+            let file =
+                DataFile { name: "one.csv".to_owned(), csv: format!("seed\n{}\n", run.seed) };
             Ok(Findings { data: vec![file], ..Findings::default() })
         }
     }
@@ -296,9 +307,15 @@ mod tests {
         let second = runner(directory.path(), 1).run(&experiments, &Silent::default()).unwrap();
         assert_eq!((first, RUNS.load(Ordering::Relaxed)), (second, 1));
         runner(directory.path(), 2).run(&experiments, &Silent::default()).unwrap();
-        Runner { again: true, ..runner(directory.path(), 2) }.run(&experiments, &Silent::default()).unwrap();
+        Runner { again: true, ..runner(directory.path(), 2) }
+            .run(&experiments, &Silent::default())
+            .unwrap();
         assert_eq!(RUNS.load(Ordering::Relaxed), 3);
-        assert_eq!(fs::read_to_string(directory.path().join("data/a/one.csv")).unwrap(), "seed\n2\n");
+        assert_eq!(
+            fs::read_to_string(directory.path().join("data/a/one.csv")).unwrap(),
+            "seed\n2\n"
+        );
+
         // A truncated result is not used.
         fs::write(directory.path().join("results/a.json"), "{\"key\": ").unwrap();
         runner(directory.path(), 2).run(&experiments, &Silent::default()).unwrap();
@@ -324,7 +341,10 @@ mod tests {
         let path = directory.path().join("page.html");
         fs::create_dir(&path).unwrap();
         let error = write_whole(&path, b"page").unwrap_err();
-        assert!(matches!(error, RunnerError::Write { path: ref named, .. } if *named == path), "{error}");
+        assert!(
+            matches!(error, RunnerError::Write { path: ref named, .. } if *named == path),
+            "{error}"
+        );
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 

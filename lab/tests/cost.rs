@@ -45,10 +45,18 @@ fn the_cost_table_has_every_component_and_its_books_balance() {
         // The columns: name, method, median with its range, cycles.
         assert!(row.contains(" (") && row.contains(".."), "{row}");
     }
-    let answers =
-        ["the default timestamp, batch, adds ", "attack next on wirecap, xdp: ", "WinPcap 2003 (Fig. 6)"];
+    let answers = [
+        "the default timestamp, batch, adds ",
+        "attack next on wirecap, xdp: ",
+        "WinPcap 2003 (Fig. 6)",
+    ];
     assert!(answers.iter().all(|answer| cost.stdout.contains(answer)), "{}", cost.stdout);
-    assert_eq!(lines.last(), Some(&"each frame of each run is accounted for once: yes"), "{}", cost.stdout);
+    assert_eq!(
+        lines.last(),
+        Some(&"each frame of each run is accounted for once: yes"),
+        "{}",
+        cost.stdout
+    );
     assert!(!cost.stdout.contains('\x1b'), "no terminal, no escape sequences");
     let longest = lines.iter().map(|line| line.chars().count()).max().unwrap();
     assert!(longest <= 100, "{}", cost.stdout);
@@ -71,7 +79,8 @@ fn json_csv_and_image_show_the_same_costs() {
     assert_eq!(books.len(), 2 * 12, "twelve live runs a round: {report}");
     for book in books {
         let count = |what: &str| book[what].as_u64().unwrap();
-        let sum: u64 = ["refused", "lost", "passed", "dropped", "delivered"].map(count).iter().sum();
+        let sum: u64 =
+            ["refused", "lost", "passed", "dropped", "delivered"].map(count).iter().sum();
         assert!(count("sent") > 0 && count("sent") == sum, "{book}");
     }
     let delivered = |run: &str| {
@@ -90,10 +99,12 @@ fn json_csv_and_image_show_the_same_costs() {
     assert_eq!(rows.next(), Some("component,how,round,ns,cycles"));
     let rows: Vec<Vec<&str>> = rows.map(|row| row.split(',').collect()).collect();
     assert!(rows.iter().all(|row| row.len() == 5 && keys.contains(row[0])), "{csv}");
-    let driver: Vec<&str> = rows.iter().filter(|row| row[0] == "xdp.driver").map(|row| row[3]).collect();
+    let driver: Vec<&str> =
+        rows.iter().filter(|row| row[0] == "xdp.driver").map(|row| row[3]).collect();
     let component = components.iter().find(|component| component["key"] == "xdp.driver").unwrap();
     let rounds = component["ns"]["rounds"].as_array().unwrap();
-    let rounds: Vec<String> = rounds.iter().map(|ns| format!("{:.3}", ns.as_f64().unwrap())).collect();
+    let rounds: Vec<String> =
+        rounds.iter().map(|ns| format!("{:.3}", ns.as_f64().unwrap())).collect();
     assert_eq!(driver, rounds);
 
     let svg = fs::read_to_string(&svg).unwrap();
@@ -137,7 +148,8 @@ fn a_failed_experiment_is_in_the_report_and_in_the_exit_status() {
 
 #[test]
 fn an_unwritable_file_is_reported_before_measuring() {
-    let nowhere = lab(&Namespace::current().unwrap(), &[&COST[..], &["--csv", "/nowhere/cost.csv"]].concat());
+    let nowhere =
+        lab(&Namespace::current().unwrap(), &[&COST[..], &["--csv", "/nowhere/cost.csv"]].concat());
     nowhere.refused(1, &["cannot write to /nowhere/cost.csv", "No such file or directory"]);
     assert!(!nowhere.stderr.contains("round"), "{nowhere:#?}");
     let never = lab(&Namespace::current().unwrap(), &["cost", "--rounds", "0"]);

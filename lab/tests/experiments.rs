@@ -1,5 +1,5 @@
-//! Small runs of the lab's live experiments. Each experiment itself checks the counts of every run, and fails
-//! if the sender's count differs from its interface's.
+//! Small runs of the lab's live experiments. Each experiment itself checks the counts of every run,
+//! and fails if the sender's count differs from its interface's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -45,12 +45,14 @@ fn find(id: &str) -> Option<Findings> {
     Some(findings)
 }
 
-/// Checks that no loss of wirecap or of a bare AF_XDP loop is unexplained, and that missing contenders are
-/// listed.
+/// Checks that no loss of wirecap or of a bare AF_XDP loop is unexplained, and that missing
+/// contenders are listed.
 #[track_caller]
 fn check(findings: &Findings) {
-    let books = findings.tables.iter().filter(|table| table.columns.contains(&"unexplained".to_owned()));
-    let (mut contenders, mut compared) = (BTreeSet::new(), 0);
+    let books =
+        findings.tables.iter().filter(|table| table.columns.contains(&"unexplained".to_owned()));
+    let mut contenders = BTreeSet::new();
+    let mut compared = 0;
     for table in books {
         let unexplained = table.columns.iter().position(|column| column == "unexplained").unwrap();
         for row in &table.rows {
@@ -62,7 +64,10 @@ fn check(findings: &Findings) {
     }
     assert!(compared > 0, "no contender whose every loss is counted: {contenders:?}");
     let absent = findings.notes.iter().filter(|note| note.starts_with("Absent: ")).count();
-    assert!(!contenders.is_empty() && findings.commands.len() + absent >= contenders.len(), "{findings:?}");
+    assert!(
+        !contenders.is_empty() && findings.commands.len() + absent >= contenders.len(),
+        "{findings:?}"
+    );
     assert!(!findings.figures.is_empty() || !findings.tables.is_empty());
     assert!(!findings.data.is_empty());
 }
@@ -92,7 +97,11 @@ fn packets_kept_per_mib_are_measured() {
     let Some(findings) = find("live-room") else { return };
     assert_eq!(findings.claims.len(), 2);
     for claim in &findings.claims {
-        assert_eq!(claim.verdict, Verdict::Holds, "each cell keeps a packet or a part of one: {claim:#?}");
+        assert_eq!(
+            claim.verdict,
+            Verdict::Holds,
+            "each cell keeps a packet or a part of one: {claim:#?}"
+        );
     }
 }
 
@@ -109,7 +118,11 @@ fn loss_order_and_cost_against_skew_are_measured() {
         "{table:?}"
     );
     let alone = table.rows.iter().find(|row| row[0] == "wirecap, basic, xdp").unwrap();
-    assert_eq!((&*alone[flows], &*alone[column("out of order")]), ("0 of 14", "0.00 %"), "{table:?}");
+    assert_eq!(
+        (&*alone[flows], &*alone[column("out of order")]),
+        ("0 of 14", "0.00 %"),
+        "{table:?}"
+    );
     let in_turn = table.rows.iter().find(|row| row[0] == "AF_PACKET fanout, in turn").unwrap();
     assert_eq!(in_turn[flows], "14 of 14", "each packet goes to the next thread: {table:?}");
 }
@@ -142,8 +155,8 @@ fn under_heavy_load_advanced_mode_loses_nothing_and_a_thread_per_queue_the_compu
         return;
     }
     let bed = Bed::with_queues(4).unwrap();
-    // Of the workers' capacity of 80,000, 56,000 are offered, most of them to the first worker. The pools are
-    // deep enough that a busy machine loses no packets for lack of CPU time.
+    // Of the workers' capacity of 80,000, 56,000 are offered, most of them to the first worker. The
+    // pools are deep enough that a busy machine loses no packets for lack of CPU time.
     let mut sender = FlowSender {
         rates: vec![47_600.0, 2_800.0, 2_800.0, 2_800.0],
         ports: (0..4).map(|queue| vec![2000 + queue]).collect(),
@@ -154,18 +167,26 @@ fn under_heavy_load_advanced_mode_loses_nothing_and_a_thread_per_queue_the_compu
     let field = Field::new(&lab(), RING_MIB).rings(4);
     let contenders = field.multi_handlers(COST_NS);
     let named = |name: &str| contenders.iter().find(|contender| contender.name == name).unwrap();
-    let advanced = trial::run(&bed, named("wirecap, advanced, xdp"), &mut sender, &mut |_| Ok(())).unwrap();
-    assert_eq!((advanced.unexplained(), advanced.lost(), advanced.sent), (0, 0, SENT), "{advanced:?}");
+    let advanced =
+        trial::run(&bed, named("wirecap, advanced, xdp"), &mut sender, &mut |_| Ok(())).unwrap();
+    assert_eq!(
+        (advanced.unexplained(), advanced.lost(), advanced.sent),
+        (0, 0, SENT),
+        "{advanced:?}"
+    );
     for name in ["wirecap, basic, xdp", "bare AF_XDP loops"] {
         repeat_if_disturbed(name, |_| {
             let trial = trial::run(&bed, named(name), &mut sender, &mut |_| Ok(())).unwrap();
             assert_eq!((trial.unexplained(), trial.lost_at_interface), (0, 0), "{name}: {trial:?}");
-            // While packets arrive, the first worker has at most this much time, and its ring holds as many as there
-            // are cells.
+            // While packets arrive, the first worker has at most this much time, and its ring holds
+            // as many as there are cells.
             let could = HANDLED_PER_SECOND * trial.seconds + f64::from(field.cells());
             let surplus = sender.seconds * sender.rates[0] - could;
             if surplus <= 0.0 {
-                return Err(format!("the worker could handle all of a load that took {} s", trial.seconds));
+                return Err(format!(
+                    "the worker could handle all of a load that took {} s",
+                    trial.seconds
+                ));
             }
             assert!(trial.lost() as f64 >= surplus, "{name}: {trial:?}, {surplus} expected");
             Ok(())
@@ -209,8 +230,12 @@ fn an_interrupted_lab_continues_after_its_finished_experiments() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let runner =
-        Runner { directory: directory.path().to_owned(), effort: Effort::Quick, seed: 1, again: false };
+    let runner = Runner {
+        directory: directory.path().to_owned(),
+        effort: Effort::Quick,
+        seed: 1,
+        again: false,
+    };
     let mut experiments = lab().experiments();
     experiments.retain(|experiment| ["live-cost", "live-burst"].contains(&experiment.id()));
     // The first experiment takes five steps.
@@ -226,7 +251,8 @@ fn an_interrupted_lab_continues_after_its_finished_experiments() {
 fn processes() -> BTreeMap<u32, (u32, u64)> {
     let describe = |path: &Path| {
         let status = fs::read_to_string(path.join("status")).ok()?;
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
+        let parent =
+            status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
         Some((parent, fs::metadata(path.join("ns/net")).ok()?.ino()))
     };
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -240,7 +266,8 @@ fn namespace_of_a_contender(lab: &Child) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let children = processes().into_values().filter(|(parent, _)| *parent == lab.id());
-        if let Some((_, namespace)) = children.into_iter().find(|(_, namespace)| *namespace != own) {
+        if let Some((_, namespace)) = children.into_iter().find(|(_, namespace)| *namespace != own)
+        {
             return namespace;
         }
         assert!(Instant::now() < deadline, "no contender was started");

@@ -33,7 +33,11 @@ fn the_pictures_of_the_pages_are_those_of_the_data() {
     let page = fs::read_to_string(root.join("docs/performance.md")).unwrap();
     for picture in PICTURES {
         let committed = fs::read_to_string(root.join(picture.file)).unwrap();
-        assert!(committed == picture.svg(&root).unwrap(), "{} is outdated (make performance)", picture.file);
+        assert!(
+            committed == picture.svg(&root).unwrap(),
+            "{} is outdated (make performance)",
+            picture.file
+        );
         let name = picture.file.strip_prefix("docs/").unwrap();
         assert!(page.contains(&format!("]({name})")), "no page shows {name}");
     }

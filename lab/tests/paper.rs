@@ -50,7 +50,9 @@ fn the_same_seed_gives_the_same_report_byte_for_byte() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     let [first, second] = directories.map(|directory| files(directory.path()));
-    let names = |files: &[(String, Vec<u8>)]| files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let names = |files: &[(String, Vec<u8>)]| {
+        files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
+    };
     let of_first = names(&first);
     for name in ["paper.html", "data/figure-3/figure-3.csv"] {
         assert!(of_first.iter().any(|written| written == name), "{of_first:?}");
@@ -66,13 +68,16 @@ fn a_program_whose_file_is_gone_still_knows_its_build() {
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("wirecap");
     fs::copy(env!("CARGO_BIN_EXE_wirecap-lab"), &copy).unwrap();
-    let gone = r#"exec 9<"$0"; rm "$0"; exec /proc/self/fd/9 paper --quick --only=figure-14 -o "$1""#;
+    let gone =
+        r#"exec 9<"$0"; rm "$0"; exec /proc/self/fd/9 paper --quick --only=figure-14 -o "$1""#;
     let replaced = tempfile::tempdir().unwrap();
-    let status = Command::new("bash").args(["-c", gone]).args([&copy, replaced.path()]).status().unwrap();
+    let status =
+        Command::new("bash").args(["-c", gone]).args([&copy, replaced.path()]).status().unwrap();
     assert!(status.success() && !copy.exists());
     let present = tempfile::tempdir().unwrap();
     assert!(lab("paper", present.path(), &["--only=figure-14"]).status.success());
-    let result = |directory: &Path| fs::read_to_string(directory.join("results/figure-14.json")).unwrap();
+    let result =
+        |directory: &Path| fs::read_to_string(directory.join("results/figure-14.json")).unwrap();
     assert_eq!(result(replaced.path()), result(present.path()));
 }
 
@@ -82,15 +87,19 @@ fn an_interrupted_report_continues_and_lists_expectations() {
     let only = |names| lab("report", directory.path(), &["--seed", "3", names]);
     assert!(only("--only=figure-14").status.success());
     let output = only("--only=figure-14,fusco-deri");
-    let (out, progress) =
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let out = String::from_utf8(output.stdout).unwrap();
+    let progress = String::from_utf8(output.stderr).unwrap();
     assert!(
-        progress.contains("1/2 WireCAP, Figure 14") && progress.contains("kept from an earlier run"),
+        progress.contains("1/2 WireCAP, Figure 14")
+            && progress.contains("kept from an earlier run"),
         "{progress}"
     );
     assert!(out.contains("bound   Table 2, high-end, setup C: paper 1,488 kpps"), "{out}");
     let page = fs::read_to_string(directory.path().join("report.html")).unwrap();
-    assert!(page.contains("<svg") && page.contains("kernel") && page.contains("--seed 3"), "{page}");
+    assert!(
+        page.contains("<svg") && page.contains("kernel") && page.contains("--seed 3"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -131,7 +140,9 @@ fn an_experiment_that_does_not_exist_is_wrong_usage_and_changes_nothing() {
     assert!(error.contains("figure-99") && error.contains("--list"), "{error}");
     assert!(!directory.path().join("new").exists());
     let list = lab("paper", directory.path(), &["--list"]);
-    assert!(String::from_utf8(list.stdout).unwrap().contains("figure-9             WireCAP, Figure 9"));
+    assert!(
+        String::from_utf8(list.stdout).unwrap().contains("figure-9             WireCAP, Figure 9")
+    );
 }
 
 #[test]
@@ -142,7 +153,10 @@ fn a_directory_that_cannot_be_written_is_one_clear_error() {
     let output = lab("paper", &file, &["--only=figure-14"]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with("wirecap-lab: cannot write") && error.contains("file: File exists"), "{error}");
+    assert!(
+        error.starts_with("wirecap-lab: cannot write") && error.contains("file: File exists"),
+        "{error}"
+    );
     // An existing directory that cannot be written to is reported before any experiment runs.
     let output = lab("paper", Path::new("/proc"), &["--only=figure-14"]);
     assert_eq!(output.status.code(), Some(1));
@@ -175,7 +189,8 @@ fn a_list_that_cannot_be_written_is_a_failure() {
         .unwrap();
     let error = String::from_utf8(list.stderr).unwrap();
     assert!(
-        list.status.code() == Some(1) && error.contains("cannot write to standard output: No space"),
+        list.status.code() == Some(1)
+            && error.contains("cannot write to standard output: No space"),
         "{error}"
     );
 }

@@ -1,5 +1,6 @@
-//! Damaged segments and indexes, wrong clocks, wrong statements, missing archives. Wrong credentials and missing buckets are in
-//! `s3`, queries that need more memory than they may use in `memory`, those of clusters in `cluster`.
+//! Damaged segments and indexes, wrong clocks, wrong statements, missing archives. Wrong
+//! credentials and missing buckets are in `s3`, queries that need more memory than they may use in
+//! `memory`, those of clusters in `cluster`.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -8,7 +9,9 @@ use std::path::Path;
 use twox_hash::XxHash64;
 use wirecap_index::{Ensured, ensure, index_path};
 
-use crate::recordings::{BEGIN, PACKETS, Packet, Recordings, SECOND, STEP, packets, read, record, run};
+use crate::recordings::{
+    BEGIN, PACKETS, Packet, Recordings, SECOND, STEP, packets, read, record, run,
+};
 
 #[test]
 fn a_damaged_segment_is_named_and_the_others_are_read() {
@@ -19,11 +22,16 @@ fn a_damaged_segment_is_named_and_the_others_are_read() {
     let file = fs::OpenOptions::new().write(true).open(&damaged).unwrap();
     file.write_all_at(&[0x55; 4096], bytes / 2).unwrap();
     file.set_modified(modified).unwrap();
-    let count = |statement: &str| run(&["sql", "-a", recordings.archive(), statement, "--format", "csv"]);
+    let count =
+        |statement: &str| run(&["sql", "-a", recordings.archive(), statement, "--format", "csv"]);
     let damaged_run = count("SELECT segment, count(*) FROM packets GROUP BY 1 ORDER BY 1");
     assert_eq!(damaged_run.status, Some(1));
     assert!(damaged_run.said.contains("a.pcapng.zst: "), "{}", damaged_run.said);
-    assert!(damaged_run.said.contains("one segment could not be read completely"), "{}", damaged_run.said);
+    assert!(
+        damaged_run.said.contains("one segment could not be read completely"),
+        "{}",
+        damaged_run.said
+    );
     let lines: Vec<&str> = damaged_run.text().lines().collect();
     assert!(lines.contains(&format!("b.pcapng,{PACKETS}").as_str()), "{lines:?}");
     assert!(lines.contains(&format!("sub/c.pcapng.zst,{PACKETS}").as_str()), "{lines:?}");
@@ -53,7 +61,9 @@ fn a_damaged_or_missing_index_does_not_change_the_result() {
 /// Writes another schema version into a valid index, with the right checksum of the footer.
 fn of_version_9(index: &Path) {
     let mut bytes = fs::read(index).unwrap();
-    let find = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).rposition(|part| part == text).unwrap();
+    let find = |bytes: &[u8], text: &[u8]| {
+        bytes.windows(text.len()).rposition(|part| part == text).unwrap()
+    };
     let key = b"wirecap.schema";
     let value = find(&bytes, key) + key.len();
     // Thrift: the type of the value's field, its length, its letters.
@@ -80,7 +90,8 @@ fn an_index_of_another_version_is_not_used() {
     }
     assert_eq!(recordings.sql(statement), before);
     let list = run(&["find", "-a", recordings.archive(), "--list", "tcp"]);
-    let reasons = list.text().lines().filter(|line| line.contains("its schema has version 9, not 1"));
+    let reasons =
+        list.text().lines().filter(|line| line.contains("its schema has version 9, not 1"));
     assert_eq!(reasons.count(), 3, "{}", list.text());
     for index in &indexes {
         fs::write(index, b"PAR1 of wirecap.schema 9 PAR1").unwrap();
@@ -91,8 +102,8 @@ fn an_index_of_another_version_is_not_used() {
 #[test]
 fn packets_of_sensors_with_different_clocks_are_found_by_their_recorded_times() {
     let folder = tempfile::tempdir().unwrap();
-    // The first clock is right, the second one is two hours ahead, the third one was set back by a minute in the middle of the
-    // recording.
+    // The first clock is right, the second one is two hours ahead, the third one was set back by a
+    // minute in the middle of the recording.
     let mut all = Vec::new();
     for (number, ahead) in [0, 7200, 0].into_iter().enumerate() {
         let mut of_sensor = packets(number as u64, 1000);
@@ -101,7 +112,8 @@ fn packets_of_sensors_with_different_clocks_are_found_by_their_recorded_times() 
             packet.nanos = BEGIN + 120 * SECOND + ahead * SECOND + place as u64 * STEP - back;
         }
         let times = of_sensor.iter().map(|packet| packet.nanos);
-        let (first, last) = (times.clone().min().unwrap(), times.max().unwrap());
+        let first = times.clone().min().unwrap();
+        let last = times.max().unwrap();
         let hour = 17 + ahead / 3600;
         let path = folder.path().join(format!(
             "sensor=s{number}/date=2026-11-22/hour={hour}/{first}-{last}-0123456789abcde{number}-eth0.pcapng.zst"
@@ -123,7 +135,8 @@ fn packets_of_sensors_with_different_clocks_are_found_by_their_recorded_times() 
     assert!(read(&found) == expected);
     fs::remove_file(found).unwrap();
     for (from, to) in [(118, 126), (60, 66), (7320, 7321), (0, 60)] {
-        let wanted = |packet: &&Packet| (BEGIN + from * SECOND..BEGIN + to * SECOND).contains(&packet.nanos);
+        let wanted =
+            |packet: &&Packet| (BEGIN + from * SECOND..BEGIN + to * SECOND).contains(&packet.nanos);
         let expected = all.iter().filter(wanted).count().to_string();
         let [from, to] = [from, to].map(|seconds| BEGIN / SECOND + seconds);
         let arguments = ["--from", &from.to_string(), "--to", &to.to_string()];
@@ -151,8 +164,16 @@ fn each_wrong_command_has_one_error_with_its_status() {
             2,
             "pcap_filter",
         ),
-        (&["sql", "-a", archive, "SELECT 1 FROM flows WHERE pcap_filter('tcp')"], 2, "table packets"),
-        (&["sql", "-a", archive, "SELECT 1 FROM packets WHERE pcap_filter(src_addr)"], 2, "literal"),
+        (
+            &["sql", "-a", archive, "SELECT 1 FROM flows WHERE pcap_filter('tcp')"],
+            2,
+            "table packets",
+        ),
+        (
+            &["sql", "-a", archive, "SELECT 1 FROM packets WHERE pcap_filter(src_addr)"],
+            2,
+            "literal",
+        ),
         (&["sql", "-a", "/no/such/directory", "SELECT 1"], 1, "/no/such/directory"),
         (&["sql", "-a", empty.path().to_str().unwrap(), "SELECT 1"], 1, "no recordings"),
         (&["sql", "-a", "ftp://host/x", "SELECT 1"], 2, "ftp://host/x"),

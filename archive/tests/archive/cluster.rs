@@ -37,7 +37,8 @@ impl Process {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let said = Arc::new(Mutex::new(Vec::new()));
-        let (lines, of_thread) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&said));
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let of_thread = Arc::clone(&said);
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 of_thread.lock().unwrap_or_else(PoisonError::into_inner).push(line);
@@ -54,7 +55,8 @@ impl Process {
     pub(crate) fn wait_for(&mut self, text: &str, skip: usize) -> String {
         let begun = Instant::now();
         loop {
-            if let Some(line) = self.said().into_iter().skip(skip).find(|line| line.contains(text)) {
+            if let Some(line) = self.said().into_iter().skip(skip).find(|line| line.contains(text))
+            {
                 return line;
             }
             let is_over = self.child.try_wait().unwrap();
@@ -95,8 +97,8 @@ impl Drop for Process {
     }
 }
 
-/// The first of two consecutive free ports. The kernel assigns neither to a connection: they are below the
-/// range of local ports (`ip_local_port_range`).
+/// The first of two consecutive free ports. The kernel assigns neither to a connection: they are
+/// below the range of local ports (`ip_local_port_range`).
 fn free_ports() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 20_000 + (std::process::id() % 5000) as u16 * 2;
@@ -127,7 +129,14 @@ impl Cluster {
         of_executors: &[(&str, &str)],
     ) -> Self {
         let mut scheduler = Process::start(
-            &["scheduler", "--listen", "127.0.0.1:0", "--verbose", "--executor-timeout", EXECUTOR_TIMEOUT],
+            &[
+                "scheduler",
+                "--listen",
+                "127.0.0.1:0",
+                "--verbose",
+                "--executor-timeout",
+                EXECUTOR_TIMEOUT,
+            ],
             of_scheduler,
         );
         let line = scheduler.wait_for("scheduler: http://", 0);
@@ -141,8 +150,16 @@ impl Cluster {
 
     fn add(&mut self, environment: &[(&str, &str)]) {
         let listen = format!("127.0.0.1:{}", free_ports());
-        let arguments =
-            ["executor", "--scheduler", &self.url, "--listen", &listen, "--threads", "1", "--verbose"];
+        let arguments = [
+            "executor",
+            "--scheduler",
+            &self.url,
+            "--listen",
+            &listen,
+            "--threads",
+            "1",
+            "--verbose",
+        ];
         let mut executor = Process::start(&arguments, environment);
         executor.wait_for("Executor registration succeed", 0);
         self.executors.push(executor);
@@ -173,7 +190,10 @@ impl Cluster {
     pub(crate) fn read_bytes(&self) -> u64 {
         let of = |process: &Process| {
             let counts = fs::read_to_string(format!("/proc/{}/io", process.child.id())).unwrap();
-            counts.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse::<u64>().ok()).unwrap()
+            counts
+                .lines()
+                .find_map(|line| line.strip_prefix("rchar: ")?.parse::<u64>().ok())
+                .unwrap()
         };
         self.processes().map(of).sum()
     }
@@ -230,8 +250,7 @@ fn a_cluster_gives_the_rows_and_the_savefiles_of_one_machine() {
             "{statement}"
         );
     }
-    let ordered =
-        "SELECT time, number, segment FROM packets WHERE dst_port = 53 ORDER BY time DESC, segment LIMIT 500";
+    let ordered = "SELECT time, number, segment FROM packets WHERE dst_port = 53 ORDER BY time DESC, segment LIMIT 500";
     let on_cluster = cluster.run(&["sql", "-a", recordings.archive(), ordered, "--format", "csv"]);
     let lines: Vec<&str> = on_cluster.text().lines().skip(1).collect();
     assert_eq!(lines, recordings.sql(ordered), "{}", on_cluster.said);
@@ -255,13 +274,19 @@ fn a_cluster_gives_the_rows_and_the_savefiles_of_one_machine() {
         let [local_bytes, remote_bytes] = [&here, &there].map(|path| fs::read(path).unwrap());
         assert!(local_bytes == remote_bytes, "{arguments:?}: the savefiles differ");
         // The last lines differ only in the duration.
-        let found = |said: &str| said.rsplit_once(" in ").unwrap().0.lines().last().unwrap().to_owned();
+        let found =
+            |said: &str| said.rsplit_once(" in ").unwrap().0.lines().last().unwrap().to_owned();
         assert_eq!(found(&local.said), found(&remote.said), "{arguments:?}");
         for option in ["--count", "--list"] {
             let base = ["find", "-a", recordings.archive(), option];
             let local = run(&[&base[..], arguments].concat());
             let remote = cluster.run(&[&base[..], arguments].concat());
-            assert!(remote.is_success, "{option} {arguments:?}: {}\n{}", remote.said, cluster.log());
+            assert!(
+                remote.is_success,
+                "{option} {arguments:?}: {}\n{}",
+                remote.said,
+                cluster.log()
+            );
             assert_eq!(local.text(), remote.text(), "{option} {arguments:?}");
         }
     }
@@ -299,19 +324,31 @@ fn a_cluster_names_the_segments_that_it_cannot_read() {
         ][..],
         &["find", "-a", recordings.archive(), "--count", "tcp"],
     ] {
-        let (local, remote) = (run(arguments), cluster.run(arguments));
-        assert_eq!((local.status, remote.status), (Some(1), Some(1)), "{}\n{}", local.said, remote.said);
+        let local = run(arguments);
+        let remote = cluster.run(arguments);
+        assert_eq!(
+            (local.status, remote.status),
+            (Some(1), Some(1)),
+            "{}\n{}",
+            local.said,
+            remote.said
+        );
         let faults = |run: &Run| {
             let lines = run.said.lines().filter(|line| line.contains("a.pcapng.zst: "));
             lines.map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(faults(&local).len(), 1, "{}", local.said);
         assert_eq!(faults(&local), faults(&remote), "{}", remote.said);
-        assert!(remote.said.contains("one segment could not be read completely"), "{}", remote.said);
+        assert!(
+            remote.said.contains("one segment could not be read completely"),
+            "{}",
+            remote.said
+        );
         assert!(!remote.output.is_empty(), "the other segments are in the result");
     }
     // Both savefiles have the same packets, up to the damage.
-    let files = ["here.pcapng", "there.pcapng"].map(|name| recordings.folder.path().with_extension(name));
+    let files =
+        ["here.pcapng", "there.pcapng"].map(|name| recordings.folder.path().with_extension(name));
     let base = ["find", "-a", recordings.archive(), "-w"];
     run(&[&base[..], &[files[0].to_str().unwrap()]].concat());
     cluster.run(&[&base[..], &[files[1].to_str().unwrap()]].concat());
@@ -327,12 +364,14 @@ fn each_process_reads_an_archive_in_s3_with_its_own_credentials() {
     fs::create_dir_all(root.path().join("bucket/sub")).unwrap();
     for name in ["a.pcapng.zst", "b.pcapng", "sub/c.pcapng.zst"] {
         for name in [name.to_owned(), format!("{name}.flows.parquet")] {
-            fs::copy(recordings.folder.path().join(&name), root.path().join("bucket").join(&name)).unwrap();
+            fs::copy(recordings.folder.path().join(&name), root.path().join("bucket").join(&name))
+                .unwrap();
         }
     }
     let server = Server::new(root.path());
     let environment = server.environment();
-    let right: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, &**value)).collect();
+    let right: Vec<(&str, &str)> =
+        environment.iter().map(|(name, value)| (*name, &**value)).collect();
     // The client has no credentials.
     let cluster = Cluster::with_environment(2, &right, &right);
     for statement in [
@@ -345,10 +384,15 @@ fn each_process_reads_an_archive_in_s3_with_its_own_credentials() {
             "{statement}"
         );
     }
-    let missing = cluster.run(&["sql", "-a", "s3://no-such-bucket", "SELECT count(*) FROM packets"]);
+    let missing =
+        cluster.run(&["sql", "-a", "s3://no-such-bucket", "SELECT count(*) FROM packets"]);
     assert_eq!(missing.status, Some(1), "{}", missing.said);
     assert!(missing.said.contains("scheduler 127.0.0.1:"), "{}", missing.said);
-    assert!(missing.said.contains("cannot list the archive s3://no-such-bucket"), "{}", missing.said);
+    assert!(
+        missing.said.contains("cannot list the archive s3://no-such-bucket"),
+        "{}",
+        missing.said
+    );
 
     let mut wrong = right.clone();
     wrong.push(("AWS_SECRET_ACCESS_KEY", "wrong"));
@@ -356,7 +400,11 @@ fn each_process_reads_an_archive_in_s3_with_its_own_credentials() {
     let refused = cluster.run(&["sql", "-a", "s3://bucket", "SELECT count(*) FROM packets"]);
     assert_eq!(refused.status, Some(1), "{}", refused.said);
     let text = "cannot read the archive s3://bucket: ";
-    assert!(refused.said.contains("executor 127.0.0.1:") && refused.said.contains(text), "{}", refused.said);
+    assert!(
+        refused.said.contains("executor 127.0.0.1:") && refused.said.contains(text),
+        "{}",
+        refused.said
+    );
     assert!(refused.output.is_empty());
 }
 
@@ -369,7 +417,8 @@ fn each_error_of_a_cluster_names_its_cause() {
     let free = format!("127.0.0.1:{}", free_ports());
     let server = Server::new(recordings.folder.path());
     let other = format!("http://{}", server.address);
-    let (without_executors, cluster) = (Cluster::new(0), Cluster::new(1));
+    let without_executors = Cluster::new(0);
+    let cluster = Cluster::new(1);
     let empty = tempfile::tempdir().unwrap();
     let busy = TcpListener::bind("127.0.0.1:0").unwrap();
     let busy = busy.local_addr().unwrap().to_string();
@@ -380,9 +429,17 @@ fn each_error_of_a_cluster_names_its_cause() {
             "cannot reach the scheduler http://127.0.0.1:",
         ),
         (&["find", "-a", archive, "--count", "--cluster", &nothing], 1, "Connection refused"),
-        (&["sql", "-a", archive, statement, "--cluster", &other], 1, "does not answer as a scheduler"),
+        (
+            &["sql", "-a", archive, statement, "--cluster", &other],
+            1,
+            "does not answer as a scheduler",
+        ),
         (&["sql", "-a", archive, statement, "--cluster", "s3://bucket"], 2, "expected http://HOST"),
-        (&["sql", "-a", archive, statement, "--cluster", &cluster.url, "--memory", "1G"], 2, "--memory"),
+        (
+            &["sql", "-a", archive, statement, "--cluster", &cluster.url, "--memory", "1G"],
+            2,
+            "--memory",
+        ),
         (&["sql", "-a", "/no/such", statement, "--cluster", &cluster.url], 1, "/no/such"),
         (
             &["sql", "-a", empty.path().to_str().unwrap(), statement, "--cluster", &cluster.url],
@@ -390,7 +447,11 @@ fn each_error_of_a_cluster_names_its_cause() {
             "no recordings in",
         ),
         (&["sql", "-a", "ftp://host/x", statement, "--cluster", &cluster.url], 2, "ftp://host/x"),
-        (&["sql", "-a", archive, "SELECT nothing FROM packets", "--cluster", &cluster.url], 2, "nothing"),
+        (
+            &["sql", "-a", archive, "SELECT nothing FROM packets", "--cluster", &cluster.url],
+            2,
+            "nothing",
+        ),
         (
             &[
                 "sql",
@@ -403,10 +464,26 @@ fn each_error_of_a_cluster_names_its_cause() {
             2,
             "pcap_filter",
         ),
-        (&["sql", "-a", archive, statement, "--cluster", &without_executors.url], 1, "has no executors"),
-        (&["executor", "--scheduler", &nothing, "--listen", &free], 1, "cannot reach the scheduler"),
-        (&["executor", "--scheduler", &cluster.url, "--listen", &busy], 1, "cannot listen on 127.0.0.1:"),
-        (&["executor", "--scheduler", &cluster.url, "--listen", "localhost"], 2, "expected IP:PORT"),
+        (
+            &["sql", "-a", archive, statement, "--cluster", &without_executors.url],
+            1,
+            "has no executors",
+        ),
+        (
+            &["executor", "--scheduler", &nothing, "--listen", &free],
+            1,
+            "cannot reach the scheduler",
+        ),
+        (
+            &["executor", "--scheduler", &cluster.url, "--listen", &busy],
+            1,
+            "cannot listen on 127.0.0.1:",
+        ),
+        (
+            &["executor", "--scheduler", &cluster.url, "--listen", "localhost"],
+            2,
+            "expected IP:PORT",
+        ),
         (&["scheduler", "--listen", &busy], 1, "cannot listen on 127.0.0.1:"),
     ];
     for (arguments, status, word) in cases {
@@ -431,7 +508,16 @@ fn an_interrupted_query_ends_on_the_cluster() {
     // Sixteen parts, which one thread reads one after the other. The first one has begun.
     let statement = "SELECT * FROM packets ORDER BY data";
     let mut client = Process::start(
-        &["sql", "-a", recordings.archive(), statement, "--format", "csv", "--cluster", &cluster.url],
+        &[
+            "sql",
+            "-a",
+            recordings.archive(),
+            statement,
+            "--format",
+            "csv",
+            "--cluster",
+            &cluster.url,
+        ],
         &[],
     );
     cluster.executors[0].wait_for("Execute task", 0);
@@ -478,7 +564,8 @@ fn a_query_survives_the_death_of_an_executor_or_ends_with_an_error() {
         };
         let victim = random.below(cluster.executors.len() as u64) as usize;
         let before = cluster.executors[victim].said().len();
-        let mut client = Process::start(&[&arguments[..], &["--cluster", &cluster.url]].concat(), &[]);
+        let mut client =
+            Process::start(&[&arguments[..], &["--cluster", &cluster.url]].concat(), &[]);
         // In the middle: the executor has begun with a task.
         cluster.executors[victim].wait_for("Execute task", before);
         thread::sleep(Duration::from_millis(random.below(300)));
@@ -498,7 +585,10 @@ fn a_query_survives_the_death_of_an_executor_or_ends_with_an_error() {
             thread::sleep(Duration::from_millis(50));
         };
         let said = client.said();
-        println!("round {round}: running {was_running}, {status}, after {:?}: {said:?}", begun.elapsed());
+        println!(
+            "round {round}: running {was_running}, {status}, after {:?}: {said:?}",
+            begun.elapsed()
+        );
         match status.success() {
             true if round % 2 == 0 => {
                 let text = fs::read_to_string(&result).unwrap();
@@ -506,7 +596,10 @@ fn a_query_survives_the_death_of_an_executor_or_ends_with_an_error() {
                 finished += 1;
             }
             true => {
-                assert!(fs::read(&remote).unwrap() == fs::read(&local).unwrap(), "the savefiles differ");
+                assert!(
+                    fs::read(&remote).unwrap() == fs::read(&local).unwrap(),
+                    "the savefiles differ"
+                );
                 finished += 1;
             }
             false => {

@@ -35,9 +35,16 @@ fn find_writes_the_matching_packets_of_all_segments_in_order_of_time() {
 fn find_counts_what_tcpdump_counts() {
     let recordings = Recordings::new();
     let plain = recordings.plain();
-    for expression in ["", "tcp port 443", "host 10.0.0.3", "ip6 and greater 900", "vlan", "host 192.0.2.1"] {
+    for expression in
+        ["", "tcp port 443", "host 10.0.0.3", "ip6 and greater 900", "vlan", "host 192.0.2.1"]
+    {
         let run = run(&["find", "-a", recordings.archive(), "--count", expression]);
-        assert_eq!(run.text().trim(), tcpdump(&plain, expression).to_string(), "{expression}: {}", run.said);
+        assert_eq!(
+            run.text().trim(),
+            tcpdump(&plain, expression).to_string(),
+            "{expression}: {}",
+            run.said
+        );
     }
 }
 
@@ -45,12 +52,18 @@ fn find_counts_what_tcpdump_counts() {
 fn find_reads_only_pieces_in_the_period() {
     let recordings = Recordings::new();
     let begin = BEGIN / SECOND + 3600;
-    let (from, to) = (begin.to_string(), format!("{}.5", begin + 2));
-    let run_count = run(&["find", "-a", recordings.archive(), "--count", "--from", &from, "--to", &to]);
+    let from = begin.to_string();
+    let to = format!("{}.5", begin + 2);
+    let run_count =
+        run(&["find", "-a", recordings.archive(), "--count", "--from", &from, "--to", &to]);
     assert_eq!(run_count.text().trim(), "250", "{}", run_count.said);
     assert!(run_count.said.contains("in 1 of 3 segments"), "{}", run_count.said);
     let list = run(&["find", "-a", recordings.archive(), "--list", "--from", &from, "--to", &to]);
-    assert!(list.text().contains("b.pcapng") && !list.text().contains("a.pcapng"), "{}", list.text());
+    assert!(
+        list.text().contains("b.pcapng") && !list.text().contains("a.pcapng"),
+        "{}",
+        list.text()
+    );
     let wrong = run(&["find", "-a", recordings.archive(), "--from", &to, "--to", &from]);
     assert_eq!(wrong.status, Some(2), "{}", wrong.said);
 }

@@ -1,5 +1,6 @@
-//! An archive of a hundred sensors that is much larger than the results of queries. `WIRECAP_ARCHIVE_GB=50` sets its size before
-//! compression; the printed rates are those of a release build.
+//! An archive of a hundred sensors that is much larger than the results of queries.
+//! `WIRECAP_ARCHIVE_GB=50` sets its size before compression; the printed rates are those of a
+//! release build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,8 +97,8 @@ impl Archive {
     fn new(gigabytes: f64) -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let hours = ((gigabytes * 1e9 / SENSORS as f64 / SEGMENT_BYTES) as u64).max(1);
-        let of_segment =
-            ((gigabytes * 1e9 / (SENSORS * hours) as f64) as u64 / FRAME_BYTES as u64).max(2 * OF_FLOW);
+        let of_segment = ((gigabytes * 1e9 / (SENSORS * hours) as f64) as u64 / FRAME_BYTES as u64)
+            .max(2 * OF_FLOW);
         let next = AtomicU64::new(0);
         let write = || {
             let mut written = Vec::new();
@@ -106,10 +107,12 @@ impl Archive {
                 if number >= SENSORS * hours {
                     return written;
                 }
-                let (sensor, hour_number) = (number % SENSORS, number / SENSORS);
+                let sensor = number % SENSORS;
+                let hour_number = number / SENSORS;
                 let packets = hour(sensor, hour_number, of_segment);
                 let times = (packets[0].nanos, packets[packets.len() - 1].nanos);
-                let place = folder.path().join(format!("sensor=s{sensor:02}/{}", date_and_hour(times.0)));
+                let place =
+                    folder.path().join(format!("sensor=s{sensor:02}/{}", date_and_hour(times.0)));
                 fs::create_dir_all(&place).unwrap();
                 let new = place.join("new.pcapng.zst");
                 record(&new, &packets);
@@ -117,7 +120,12 @@ impl Archive {
                     .iter()
                     .map(|byte| format!("{byte:02x}"))
                     .collect();
-                let path = place.join(format!("{}-{}-{}-eth0.pcapng.zst", times.0, times.1, &digest[..16]));
+                let path = place.join(format!(
+                    "{}-{}-{}-eth0.pcapng.zst",
+                    times.0,
+                    times.1,
+                    &digest[..16]
+                ));
                 fs::rename(new, &path).unwrap();
                 assert!(matches!(ensure(&path, &mut |_| true).unwrap(), Ensured::Written { .. }));
                 written.push(path);
@@ -133,7 +141,14 @@ impl Archive {
         let stored_bytes = segments.iter().map(|path| size(path)).sum();
         let index_bytes = segments.iter().map(|path| size(&index_path(path))).sum();
         let packets = of_segment * SENSORS * hours;
-        Self { folder, segments, packets, bytes: packets * FRAME_BYTES as u64, stored_bytes, index_bytes }
+        Self {
+            folder,
+            segments,
+            packets,
+            bytes: packets * FRAME_BYTES as u64,
+            stored_bytes,
+            index_bytes,
+        }
     }
 
     fn path(&self) -> &str {
@@ -164,7 +179,8 @@ fn processor_seconds() -> f64 {
 fn measure(arguments: &[&str]) -> Measured {
     // The kernel adds the counts of a process that ended to those of its parent.
     let script = "\"$@\"; status=$?; while read -r name value; do [ $name != rchar: ] || echo \"rchar $value\" >&2; done </proc/$$/io; exit $status";
-    let (begun, before) = (Instant::now(), processor_seconds());
+    let begun = Instant::now();
+    let before = processor_seconds();
     let output = Command::new("bash")
         .args(["-c", script, "bash"])
         .args(arguments)
@@ -172,10 +188,12 @@ fn measure(arguments: &[&str]) -> Measured {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let (seconds, processor_seconds) = (begun.elapsed().as_secs_f64(), processor_seconds() - before);
+    let seconds = begun.elapsed().as_secs_f64();
+    let processor_seconds = processor_seconds() - before;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{arguments:?}: {said}");
-    let read_bytes = said.lines().find_map(|line| line.strip_prefix("rchar ")?.parse().ok()).unwrap();
+    let read_bytes =
+        said.lines().find_map(|line| line.strip_prefix("rchar ")?.parse().ok()).unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     Measured { text, said, seconds, processor_seconds, read_bytes }
 }
@@ -191,7 +209,8 @@ fn row(measured: &Measured) -> &str {
 
 #[test]
 fn a_question_about_one_flow_reads_little_of_a_large_archive() {
-    let gigabytes: f64 = std::env::var("WIRECAP_ARCHIVE_GB").map_or(0.05, |text| text.parse().unwrap());
+    let gigabytes: f64 =
+        std::env::var("WIRECAP_ARCHIVE_GB").map_or(0.05, |text| text.parse().unwrap());
     let begun = Instant::now();
     let archive = Archive::new(gigabytes);
     let is_large = gigabytes >= 20.0;
@@ -206,7 +225,8 @@ fn a_question_about_one_flow_reads_little_of_a_large_archive() {
     );
     println!("made in {:.1} s\n", begun.elapsed().as_secs_f64());
     let stored_bytes = archive.stored_bytes + archive.index_bytes;
-    // At most 8 GB for 50 GB of packets. A small archive is not checked: its indexes are relatively larger.
+    // At most 8 GB for 50 GB of packets. A small archive is not checked: its indexes are relatively
+    // larger.
     assert!(!is_large || stored_bytes <= archive.bytes * 8 / 50);
     println!(
         "question,seconds,CPU seconds,MB read,% of the packets,% of the stored bytes,MB of packets/s,MB of packets/s of CPU"
@@ -227,8 +247,7 @@ fn a_question_about_one_flow_reads_little_of_a_large_archive() {
     let find = command(&["find", "-a", archive.path(), "--count", "--flow", FLOW]);
     assert_eq!(find.text.trim(), OF_FLOW.to_string());
     show("find, one flow", &find);
-    let condition =
-        "src_addr = '10.255.0.1' AND dst_addr = '10.255.0.2' AND src_port = 40000 AND dst_port = 443";
+    let condition = "src_addr = '10.255.0.1' AND dst_addr = '10.255.0.2' AND src_port = 40000 AND dst_port = 443";
     let expected = format!("{OF_FLOW},{}", OF_FLOW * FRAME_BYTES as u64);
     let of_packets = format!("SELECT count(*), sum(length) FROM packets WHERE {condition}");
     let sql = command(&["sql", "-a", archive.path(), &of_packets, "--format", "csv"]);
@@ -240,8 +259,14 @@ fn a_question_about_one_flow_reads_little_of_a_large_archive() {
         let share = measured.read_bytes as f64 / archive.bytes as f64;
         assert!(share < allowed, "{:.2} % of the bytes: {}", share * 100.0, measured.said);
     }
-    let plan =
-        command(&["sql", "-a", archive.path(), &format!("EXPLAIN ANALYZE {of_packets}"), "--format", "csv"]);
+    let plan = command(&[
+        "sql",
+        "-a",
+        archive.path(),
+        &format!("EXPLAIN ANALYZE {of_packets}"),
+        "--format",
+        "csv",
+    ]);
     let (_, count) = plan.text.split_once("bytes_read=").unwrap();
     let count: String = count.chars().take_while(|letter| !",]".contains(*letter)).collect();
     println!("\"of these, bytes of segments: {count}\"");
@@ -251,8 +276,7 @@ fn a_question_about_one_flow_reads_little_of_a_large_archive() {
     let expression = "tcp port 40000 and host 10.255.0.1";
     let list = archive.folder.path().join("segments.txt");
     fs::write(&list, files.join("\n") + "\n").unwrap();
-    let script =
-        "while read -r file; do zstd -dcq \"$file\" | tcpdump -nr - \"$2\" 2>/dev/null; done <\"$1\" | wc -l";
+    let script = "while read -r file; do zstd -dcq \"$file\" | tcpdump -nr - \"$2\" 2>/dev/null; done <\"$1\" | wc -l";
     let tcpdump = measure(&["bash", "-c", script, "bash", list.to_str().unwrap(), expression]);
     assert_eq!(tcpdump.text.trim(), OF_FLOW.to_string());
     show("zstd -dc | tcpdump -r in a loop, one flow", &tcpdump);
@@ -281,19 +305,36 @@ WHERE {condition}''').fetchall()[0], sep=',')",
     let all = "SELECT count(*), sum(length) FROM packets WHERE tcp_flags & 16 = 16";
     let expected = format!("{},{}", archive.packets, archive.bytes);
     for threads in ["1", "2"] {
-        let sql = command(&["sql", "-a", archive.path(), all, "--threads", threads, "--format", "csv"]);
+        let sql =
+            command(&["sql", "-a", archive.path(), all, "--threads", threads, "--format", "csv"]);
         assert_eq!(row(&sql), expected);
         show(&format!("sql, all packets, threads: {threads}"), &sql);
     }
     let script = "while read -r file; do zstd -dcq \"$file\" | tcpdump -nr - \"$2\" -w - 2>/dev/null; done <\"$1\" | wc -c";
-    let tcpdump =
-        measure(&["bash", "-c", script, "bash", list.to_str().unwrap(), "tcp[tcpflags] & tcp-ack != 0"]);
+    let tcpdump = measure(&[
+        "bash",
+        "-c",
+        script,
+        "bash",
+        list.to_str().unwrap(),
+        "tcp[tcpflags] & tcp-ack != 0",
+    ]);
     assert!(tcpdump.text.trim().parse::<u64>().unwrap() > archive.bytes);
     show("zstd -dc | tcpdump -r -w - in a loop, all packets", &tcpdump);
     for executors in 1..=3 {
         let cluster = Cluster::new(executors);
-        let (before, cpu_before) = (cluster.read_bytes(), cluster.processor_seconds());
-        let sql = command(&["sql", "-a", archive.path(), all, "--cluster", &cluster.url, "--format", "csv"]);
+        let before = cluster.read_bytes();
+        let cpu_before = cluster.processor_seconds();
+        let sql = command(&[
+            "sql",
+            "-a",
+            archive.path(),
+            all,
+            "--cluster",
+            &cluster.url,
+            "--format",
+            "csv",
+        ]);
         assert_eq!(row(&sql), expected);
         let measured = Measured {
             read_bytes: cluster.read_bytes() - before,
@@ -314,7 +355,10 @@ WHERE {condition}''').fetchall()[0], sep=',')",
                 FLOW,
             ]);
             assert_eq!(find.text.trim(), OF_FLOW.to_string());
-            show("find, one flow, cluster", &Measured { read_bytes: cluster.read_bytes() - before, ..find });
+            show(
+                "find, one flow, cluster",
+                &Measured { read_bytes: cluster.read_bytes() - before, ..find },
+            );
         }
     }
 }

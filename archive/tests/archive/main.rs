@@ -1,5 +1,5 @@
-//! The command, as users run it, on recordings made by the tests. Its results are compared with naive searches,
-//! tcpdump and tshark.
+//! The command, as users run it, on recordings made by the tests. Its results are compared with
+//! naive searches, tcpdump and tshark.
 
 mod bad_input;
 mod cluster;

@@ -11,13 +11,16 @@ const FRAME_BYTES: usize = 1500;
 /// Packets of a segment.
 const OF_SEGMENT: usize = 20_000;
 
-/// `WIRECAP_SORT_GB=10` sets the packets' size, in gigabytes; the memory is then 512 MiB (use a release build).
+/// `WIRECAP_SORT_GB=10` sets the packets' size, in gigabytes; the memory is then 512 MiB (use a
+/// release build).
 #[test]
 fn a_sort_of_more_packets_than_fit_into_memory_uses_the_disk() {
     let gigabytes = std::env::var("WIRECAP_SORT_GB").ok().map(|text| text.parse::<f64>().unwrap());
-    let segments = gigabytes.map_or(4, |size| (size * 1e9 / (OF_SEGMENT * FRAME_BYTES) as f64).ceil() as u64);
+    let segments =
+        gigabytes.map_or(4, |size| (size * 1e9 / (OF_SEGMENT * FRAME_BYTES) as f64).ceil() as u64);
     let memory = if gigabytes.is_some() { "512M" } else { "48M" };
-    let [folder, spill] = [(); 2].map(|()| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let [folder, spill] =
+        [(); 2].map(|()| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
     let full = |packet: Packet| {
         let mut data = packet.data;
         data.resize(FRAME_BYTES, 0);
@@ -36,7 +39,8 @@ fn a_sort_of_more_packets_than_fit_into_memory_uses_the_disk() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let (mut count, mut before) = (0, None);
+    let mut count = 0;
+    let mut before = None;
     for line in BufReader::new(query.stdout.take().unwrap()).lines().skip(1) {
         let line = line.unwrap();
         let mut fields = line.splitn(3, ',');

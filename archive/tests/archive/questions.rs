@@ -1,5 +1,6 @@
-//! Two hundred questions about real traffic: the packets that `sql` and `find` select are those that tshark and tcpdump
-//! select, on one machine and on a cluster. The traces are those of `wirecap_testbed::traces`.
+//! Two hundred questions about real traffic: the packets that `sql` and `find` select are those
+//! that tshark and tcpdump select, on one machine and on a cluster. The traces are those of
+//! `wirecap_testbed::traces`.
 
 use std::fs;
 use std::io::Cursor;
@@ -47,11 +48,10 @@ struct Dissected {
 }
 
 /// The columns of [`Dissected`].
-const COLUMNS: &str =
-    "length, captured, src_mac, dst_mac, vlan, src_addr, dst_addr, protocol, src_port, dst_port, tcp_flags";
+const COLUMNS: &str = "length, captured, src_mac, dst_mac, vlan, src_addr, dst_addr, protocol, src_port, dst_port, tcp_flags";
 
-/// Traces that are not compared with tshark: it shows parts of headers that are cut off, and [`Fields`] reads neither tags of type 0x88a8
-/// nor extension headers of IPv6 in any order.
+/// Traces that are not compared with tshark: it shows parts of headers that are cut off, and
+/// [`Fields`] reads neither tags of type 0x88a8 nor extension headers of IPv6 in any order.
 const NOT_COMPARED: [&str; 3] = ["not-ip-and-short.pcap", "qinq.pcapng", "options.pcap"];
 
 /// An archive of the traces' packets, and the same packets in one plain file.
@@ -65,10 +65,13 @@ struct Archive {
 impl Archive {
     fn new() -> Self {
         let mut packets = Vec::new();
-        for trace in traces().iter().filter(|trace| !NOT_COMPARED.iter().any(|name| trace.ends_with(name))) {
+        for trace in
+            traces().iter().filter(|trace| !NOT_COMPARED.iter().any(|name| trace.ends_with(name)))
+        {
             read_packets(trace, &mut packets);
         }
-        let archive = Self { folder: tempfile::tempdir().unwrap(), packets, cluster: Cluster::new(3) };
+        let archive =
+            Self { folder: tempfile::tempdir().unwrap(), packets, cluster: Cluster::new(3) };
         let part = archive.packets.len().div_ceil(SEGMENTS);
         for (number, packets) in archive.packets.chunks(part).enumerate() {
             let kind = ["pcapng.zst", "pcapng"][number % 2];
@@ -92,7 +95,8 @@ impl Archive {
     fn sql(&self, statement: &str) -> Vec<String> {
         let path = self.path();
         let arguments = ["sql", "-a", &path, statement, "--format", "csv"];
-        let (here, there) = (run(&arguments), self.cluster.run(&arguments));
+        let here = run(&arguments);
+        let there = self.cluster.run(&arguments);
         assert!(here.is_success, "{statement}: {}", here.said);
         assert!(there.is_success, "{statement}: {}\n{}", there.said, self.cluster.log());
         assert!(here.output == there.output, "{statement}: one machine and the cluster differ");
@@ -106,7 +110,8 @@ impl Archive {
             .arg(self.plain())
             // Packets, not reassembled datagrams and streams.
             .args(["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE"])
-            // The frame of Cisco FabricPath is the outer one, although tshark does not show it as one of Ethernet.
+            // The frame of Cisco FabricPath is the outer one, although tshark does not show it as
+            // one of Ethernet.
             .args(["--disable-protocol", "cfp"])
             .args(["-T", "fields", "-E", "occurrence=a", "-E", "aggregator=,"])
             .args(FIELDS.iter().flat_map(|field| ["-e", field]))
@@ -120,8 +125,8 @@ impl Archive {
         Some(text.lines().map(|line| Fields(line.split('\t').collect()).shown()).collect())
     }
 
-    /// The packet as tshark shows it. Values that tshark does not show, see [`Shown::is_complete`], come from
-    /// the packet's row; tcpdump confirms that the packet has them.
+    /// The packet as tshark shows it. Values that tshark does not show, see [`Shown::is_complete`],
+    /// come from the packet's row; tcpdump confirms that the packet has them.
     fn completed(&self, place: usize, shown: Dissected, row: &Dissected) -> Dissected {
         let mut all = shown.clone();
         let mut terms = Vec::new();
@@ -152,7 +157,10 @@ impl Archive {
         save(&file, std::slice::from_ref(&self.packets[place]));
         let count = tcpdump(std::slice::from_ref(&file), &expression);
         fs::remove_file(file).unwrap();
-        assert_eq!(count, 1, "packet {place}: {expression}\n  wirecap {row:?}\n  tshark  {shown:?}");
+        assert_eq!(
+            count, 1,
+            "packet {place}: {expression}\n  wirecap {row:?}\n  tshark  {shown:?}"
+        );
         all
     }
 }
@@ -194,10 +202,10 @@ const TSHARK_LENGTH_MAX: u32 = i32::MAX as u32;
 /// A packet as tshark shows it.
 struct Shown {
     packet: Dissected,
-    /// tshark shows no fields of a header that it rejects, such as one of IPv4 with the version 5 or one of
-    /// TCP with 16 bytes, and no length above [`TSHARK_LENGTH_MAX`]. tcpdump's filters do not check versions
-    /// and lengths of headers, and the columns have the values that filters see. So tcpdump answers this
-    /// question instead of tshark.
+    /// tshark shows no fields of a header that it rejects, such as one of IPv4 with the version 5
+    /// or one of TCP with 16 bytes, and no length above [`TSHARK_LENGTH_MAX`]. tcpdump's filters do
+    /// not check versions and lengths of headers, and the columns have the values that filters see.
+    /// So tcpdump answers this question instead of tshark.
     is_complete: bool,
 }
 
@@ -227,8 +235,8 @@ impl<'a> Fields<'a> {
 
     fn shown(&self) -> Shown {
         let protocols = self.first("frame.protocols").unwrap();
-        // Only the outer VLAN tags are read. Further along, `protocols` may list the headers of a tunnelled
-        // packet, which may have tags of their own.
+        // Only the outer VLAN tags are read. Further along, `protocols` may list the headers of a
+        // tunnelled packet, which may have tags of their own.
         let mut rest = protocols.strip_prefix("eth:ethertype").unwrap_or_default();
         let is_tagged = rest.starts_with(":vlan");
         let mut ether_type = self.number("eth.type");
@@ -236,7 +244,8 @@ impl<'a> Fields<'a> {
         while let Some(after) = rest.strip_prefix(":vlan:ethertype") {
             (rest, ether_type) = (after, of_tags.next());
         }
-        let (mut protocol, mut addresses) = (None, [None, None]);
+        let mut protocol = None;
+        let mut addresses = [None, None];
         match ether_type {
             Some(0x0800) => {
                 protocol = self.number("ip.proto");
@@ -257,7 +266,9 @@ impl<'a> Fields<'a> {
                 }
                 addresses = [self.first("ipv6.src"), self.first("ipv6.dst")];
             }
-            Some(0x0806) => addresses = [self.first("arp.src.proto_ipv4"), self.first("arp.dst.proto_ipv4")],
+            Some(0x0806) => {
+                addresses = [self.first("arp.src.proto_ipv4"), self.first("arp.dst.proto_ipv4")]
+            }
             _ => {}
         }
         let of = match protocol {
@@ -293,8 +304,19 @@ fn row(line: &str) -> Dissected {
         (!field.is_empty()).then(|| field.parse().ok().expect("a number"))
     }
     let fields: [&str; 11] = line.split(',').collect::<Vec<_>>().try_into().unwrap();
-    let [length, captured, src_mac, dst_mac, vlan, source, destination, protocol, src_port, dst_port, flags] =
-        fields;
+    let [
+        length,
+        captured,
+        src_mac,
+        dst_mac,
+        vlan,
+        source,
+        destination,
+        protocol,
+        src_port,
+        dst_port,
+        flags,
+    ] = fields;
     let ports = number(src_port).zip(number(dst_port));
     assert_eq!(ports.is_some(), !(src_port.is_empty() && dst_port.is_empty()), "{line}");
     Dissected {
@@ -334,8 +356,13 @@ fn save(path: &Path, packets: &[Packet]) {
         let interface = writer.add_interface(&interface).unwrap();
         for Packet { nanos, length, data } in packets {
             let timestamp = Some(Timestamp::from_unix_nanos(*nanos));
-            let record =
-                Record { interface, timestamp, wire_len: *length, data: &data[..], ..Record::default() };
+            let record = Record {
+                interface,
+                timestamp,
+                wire_len: *length,
+                data: &data[..],
+                ..Record::default()
+            };
             writer.write(&record).unwrap();
         }
         writer.finish().unwrap();
@@ -343,7 +370,9 @@ fn save(path: &Path, packets: &[Packet]) {
     let file = FileSink::create(path).unwrap().into_file();
     match Compression::of(path) {
         Compression::None => write(StreamSink::new(file, "file"), packets),
-        compression => write(CompressedSink::new(file, "file".into(), compression).unwrap(), packets),
+        compression => {
+            write(CompressedSink::new(file, "file".into(), compression).unwrap(), packets)
+        }
     }
 }
 
@@ -356,7 +385,8 @@ fn condition(number: usize, a: &Dissected, b: &Dissected) -> Option<Question> {
     let other = b.addresses[1].clone();
     let port = a.ports.map(|ports| ports[1]);
     let other_port = b.ports.map(|ports| ports[0]);
-    let (low, high) = (a.length.min(b.length), a.length.max(b.length));
+    let low = a.length.min(b.length);
+    let high = a.length.max(b.length);
     let is = |value: Option<&String>, wanted: &String| value == Some(wanted);
     Some(match number {
         0 => {
@@ -370,15 +400,19 @@ fn condition(number: usize, a: &Dissected, b: &Dissected) -> Option<Question> {
             let source = source?;
             (
                 format!("'{source}' IN (src_addr, dst_addr)"),
-                Box::new(move |packet| packet.addresses.iter().any(|address| is(address.as_ref(), &source))),
+                Box::new(move |packet| {
+                    packet.addresses.iter().any(|address| is(address.as_ref(), &source))
+                }),
             )
         }
         2 => {
-            let (source, other) = (source?, other?);
+            let source = source?;
+            let other = other?;
             (
                 format!("src_addr = '{source}' OR dst_addr = '{other}'"),
                 Box::new(move |packet| {
-                    is(packet.addresses[0].as_ref(), &source) || is(packet.addresses[1].as_ref(), &other)
+                    is(packet.addresses[0].as_ref(), &source)
+                        || is(packet.addresses[1].as_ref(), &other)
                 }),
             )
         }
@@ -390,7 +424,8 @@ fn condition(number: usize, a: &Dissected, b: &Dissected) -> Option<Question> {
             )
         }
         4 => {
-            let (port, other) = (port?, other_port?);
+            let port = port?;
+            let other = other_port?;
             (
                 format!("dst_port IN ({port}, {other}) AND protocol = 17"),
                 Box::new(move |packet| {
@@ -400,7 +435,8 @@ fn condition(number: usize, a: &Dissected, b: &Dissected) -> Option<Question> {
             )
         }
         5 => {
-            let (port, source) = (port?, source?);
+            let port = port?;
+            let source = source?;
             (
                 format!("src_addr <> '{source}' AND dst_port = {port}"),
                 Box::new(move |packet| {
@@ -410,18 +446,25 @@ fn condition(number: usize, a: &Dissected, b: &Dissected) -> Option<Question> {
             )
         }
         6 => {
-            let (port, other) = (port?, other_port?);
-            let (first, last) = (port.min(other), port.max(other));
+            let port = port?;
+            let other = other_port?;
+            let first = port.min(other);
+            let last = port.max(other);
             (
                 format!("src_port BETWEEN {first} AND {last} AND NOT (dst_port = {port})"),
                 Box::new(move |packet| {
-                    packet.ports.is_some_and(|[from, to]| (first..=last).contains(&from) && to != port)
+                    packet
+                        .ports
+                        .is_some_and(|[from, to]| (first..=last).contains(&from) && to != port)
                 }),
             )
         }
         7 => {
             let protocol = a.protocol?;
-            (format!("protocol = {protocol}"), Box::new(move |packet| packet.protocol == Some(protocol)))
+            (
+                format!("protocol = {protocol}"),
+                Box::new(move |packet| packet.protocol == Some(protocol)),
+            )
         }
         8 => {
             let flags = a.flags?;
@@ -447,7 +490,9 @@ fn condition(number: usize, a: &Dissected, b: &Dissected) -> Option<Question> {
         12 => {
             let vlan = a.vlan.or(b.vlan);
             match vlan {
-                Some(vlan) => (format!("vlan = {vlan}"), Box::new(move |packet| packet.vlan == Some(vlan))),
+                Some(vlan) => {
+                    (format!("vlan = {vlan}"), Box::new(move |packet| packet.vlan == Some(vlan)))
+                }
                 None => (
                     format!("vlan IS NOT NULL AND length <= {high}"),
                     Box::new(move |packet| packet.vlan.is_some() && packet.length <= high),
@@ -472,7 +517,8 @@ fn condition(number: usize, a: &Dissected, b: &Dissected) -> Option<Question> {
             )
         }
         _ => {
-            let (source, other) = (source?, other?);
+            let source = source?;
+            let other = other?;
             let low = low.max(100);
             (
                 format!(
@@ -495,7 +541,9 @@ fn sql_selects_the_packets_that_tshark_shows() {
     // First, each packet separately: a wrong column is reported here.
     let rows = archive.sql(&format!("SELECT {COLUMNS} FROM packets ORDER BY segment, number"));
     assert_eq!(rows.len(), shown.len());
-    let (mut dissected, mut differences, mut incomplete) = (Vec::new(), Vec::new(), 0);
+    let mut dissected = Vec::new();
+    let mut differences = Vec::new();
+    let mut incomplete = 0;
     for (place, (line, shown)) in rows.iter().zip(shown).enumerate() {
         let row = row(line);
         let packet = match shown.is_complete {
@@ -509,7 +557,12 @@ fn sql_selects_the_packets_that_tshark_shows() {
         dissected.push(packet);
     }
     println!("{} packets, {incomplete} of them not completely shown by tshark", dissected.len());
-    assert!(differences.is_empty(), "{} packets differ:\n{}", differences.len(), differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "{} packets differ:\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
     let mut random = Random::new(20);
     let mut asked: Vec<String> = Vec::new();
     let mut with_packets = 0;
@@ -519,23 +572,29 @@ fn sql_selects_the_packets_that_tshark_shows() {
         }
         assert!(attempt < ATTEMPTS_MAX, "{} questions of {QUESTIONS} were found", asked.len());
         let mut any = || &dissected[random.below(dissected.len() as u64) as usize];
-        let (a, b) = (any(), any());
+        let a = any();
+        let b = any();
         let Some((condition, is_match)) = condition(asked.len() % 16, a, b) else { continue };
         if asked.contains(&condition) {
             continue;
         }
-        let matching: Vec<&Dissected> = dissected.iter().filter(|packet| is_match(packet)).collect();
+        let matching: Vec<&Dissected> =
+            dissected.iter().filter(|packet| is_match(packet)).collect();
         let bytes: u64 = matching.iter().map(|packet| u64::from(packet.length)).sum();
         let expected = match matching.len() {
             0 => "0,".to_owned(),
             count => format!("{count},{bytes}"),
         };
-        let answer = archive.sql(&format!("SELECT count(*), sum(length) FROM packets WHERE {condition}"));
+        let answer =
+            archive.sql(&format!("SELECT count(*), sum(length) FROM packets WHERE {condition}"));
         assert_eq!(answer, [expected], "{condition}");
         with_packets += usize::from(!matching.is_empty());
         asked.push(condition);
     }
-    assert!(with_packets * 10 > QUESTIONS * 9, "{with_packets} of {QUESTIONS} questions select packets");
+    assert!(
+        with_packets * 10 > QUESTIONS * 9,
+        "{with_packets} of {QUESTIONS} questions select packets"
+    );
 }
 
 /// The filter with this number, about the values of two packets.
@@ -579,10 +638,14 @@ fn find_and_sql_select_the_packets_that_tcpdump_selects() {
         }
         assert!(attempt < ATTEMPTS_MAX, "{} questions of {QUESTIONS} were found", asked.len());
         let mut any = || &archive.packets[random.below(archive.packets.len() as u64) as usize];
-        let (a, b) = (any(), any());
+        let a = any();
+        let b = any();
         let Some(expression) = expression(asked.len() % 10, a, b, addresses) else { continue };
-        // libpcap refuses some that no packet can match, such as those about an IPv6 address and ip[8].
-        if asked.contains(&expression) || Filter::compile(&expression, LinkType::ETHERNET, 0).is_err() {
+        // libpcap refuses some that no packet can match, such as those about an IPv6 address and
+        // ip[8].
+        if asked.contains(&expression)
+            || Filter::compile(&expression, LinkType::ETHERNET, 0).is_err()
+        {
             continue;
         }
         let output = Command::new("tcpdump")
@@ -592,38 +655,54 @@ fn find_and_sql_select_the_packets_that_tcpdump_selects() {
             .args(["-w", "-", &expression])
             .output()
             .expect("tcpdump is installed");
-        assert!(output.status.success(), "{expression}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{expression}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let mut expected = records(Reader::new(Cursor::new(output.stdout)).unwrap());
         expected.sort_by_key(|(nanos, ..)| *nanos);
         let path = archive.path();
-        let arguments = ["find", "-a", &path, "--force", "-w", chosen.to_str().unwrap(), &expression];
+        let arguments =
+            ["find", "-a", &path, "--force", "-w", chosen.to_str().unwrap(), &expression];
         let found = run(&arguments);
         assert!(found.is_success, "{expression}: {}", found.said);
         assert!(records(Reader::open(&chosen).unwrap()) == expected, "{expression}");
         let here = fs::read(&chosen).unwrap();
         let found = archive.cluster.run(&arguments);
         assert!(found.is_success, "{expression}: {}\n{}", found.said, archive.cluster.log());
-        assert!(fs::read(&chosen).unwrap() == here, "{expression}: one machine and the cluster differ");
+        assert!(
+            fs::read(&chosen).unwrap() == here,
+            "{expression}: one machine and the cluster differ"
+        );
         let bytes: usize = expected.iter().map(|(.., data)| data.len()).sum();
         let count = match expected.len() {
             0 => "0,".to_owned(),
             count => format!("{count},{bytes}"),
         };
         let quoted = expression.replace('\'', "''");
-        let answer = archive
-            .sql(&format!("SELECT count(*), sum(captured) FROM packets WHERE pcap_filter('{quoted}')"));
+        let answer = archive.sql(&format!(
+            "SELECT count(*), sum(captured) FROM packets WHERE pcap_filter('{quoted}')"
+        ));
         assert_eq!(answer, [count], "{expression}");
         with_packets += usize::from(!expected.is_empty());
         asked.push(expression);
     }
-    assert!(with_packets * 10 > QUESTIONS * 7, "{with_packets} of {QUESTIONS} questions select packets");
+    assert!(
+        with_packets * 10 > QUESTIONS * 7,
+        "{with_packets} of {QUESTIONS} questions select packets"
+    );
 }
 
 /// Time, length and bytes of each packet.
 fn records(mut reader: Reader) -> Vec<(u64, u32, Vec<u8>)> {
     let mut records = Vec::new();
     while let Some(record) = reader.next_record().unwrap() {
-        records.push((record.timestamp.unwrap().unix_nanos(), record.wire_len, record.data.to_vec()));
+        records.push((
+            record.timestamp.unwrap().unix_nanos(),
+            record.wire_len,
+            record.data.to_vec(),
+        ));
     }
     records
 }

@@ -24,7 +24,8 @@ const OF_SEGMENT: &str = "1000";
 /// A started upload has uploaded a file within this time.
 const UPLOAD_MAX: Duration = Duration::from_secs(60);
 /// Each sensor's name, and the format of its segments.
-const SENSORS: [(&str, &str); 3] = [("lab-1", "pcapng"), ("lab-2", "pcapng.zst"), ("lab-3", "pcap")];
+const SENSORS: [(&str, &str); 3] =
+    [("lab-1", "pcapng"), ("lab-2", "pcapng.zst"), ("lab-3", "pcap")];
 
 /// The command `wirecap`, which the other workspace builds.
 fn wirecap() -> Option<PathBuf> {
@@ -81,11 +82,13 @@ impl Sensor {
 /// Starts an upload that continues until it is stopped.
 fn watch(server: &Server, sensor: &Sensor, name: &str) -> Process {
     let environment = server.environment();
-    let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, &**value)).collect();
+    let environment: Vec<(&str, &str)> =
+        environment.iter().map(|(name, value)| (*name, &**value)).collect();
     Process::start(&[&sensor.upload(name)[..], &["--watch"]].concat(), &environment)
 }
 
-/// The numbers of the frames in a sensor's segments, each of which is readable and has a valid index.
+/// The numbers of the frames in a sensor's segments, each of which is readable and has a valid
+/// index.
 fn recorded(archive: &Path, name: &str) -> Vec<u64> {
     let folder = archive.join(format!("sensor={name}"));
     let mut numbers = Vec::new();
@@ -113,23 +116,28 @@ fn three_recorders_upload_while_they_record_and_one_upload_is_killed_repeatedly(
     let (_root, archive, server) = bucket();
     let mut sensors = SENSORS.map(|(_, format)| Sensor::new(&wirecap, format));
     let mut generators = sensors.each_ref().map(Sensor::generator);
-    let sending =
-        generators.each_mut().map(|generator| generator.start(&[Load::endless(0).per_second(RATE)]).unwrap());
+    let sending = generators
+        .each_mut()
+        .map(|generator| generator.start(&[Load::endless(0).per_second(RATE)]).unwrap());
     let mut others = [1, 2].map(|place| watch(&server, &sensors[place], SENSORS[place].0));
     let mut random = Random::new(std::process::id().into());
     let there = || files(&archive.join("sensor=lab-1")).len();
     for kill in 1..=kills {
         let before = there();
         let mut upload = watch(&server, &sensors[0], "lab-1");
-        // Every second upload is killed at any moment, also before it has sent anything; the others after
-        // they have sent something.
+        // Every second upload is killed at any moment, also before it has sent anything; the others
+        // after they have sent something.
         let deadline = Instant::now() + UPLOAD_MAX;
         while kill % 2 == 0 && there() == before && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
         }
         thread::sleep(Duration::from_millis(50 + random.below(2500)));
         upload.kill();
-        println!("kill {kill}: {} files here, {} objects", files(sensors[0].spool.path()).len(), there());
+        println!(
+            "kill {kill}: {} files here, {} objects",
+            files(sensors[0].spool.path()).len(),
+            there()
+        );
     }
     assert!(there() >= (kills as usize / 2).max(3), "the killed uploads have completed segments");
     let sent = sending.map(|run| run.stop().unwrap().iter().map(|sent| sent.frames).sum::<u64>());

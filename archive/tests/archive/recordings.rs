@@ -39,7 +39,8 @@ impl Random {
     }
 
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
 }
@@ -52,24 +53,37 @@ fn packet(random: &mut Random, nanos: u64) -> Packet {
         data.extend([0x81, 0]);
         data.extend(vlan.to_be_bytes());
     }
-    let (a, b) = (random.below(40) as u8, random.below(40) as u8);
+    let a = random.below(40) as u8;
+    let b = random.below(40) as u8;
     let payload = random.below(1200) as usize;
     let kind = random.below(20);
     if kind == 0 {
         // ARP.
         data.extend([
-            8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10, 0, 0, a, 0, 0, 0, 0, 0, 0, 10, 0, 0, b,
+            8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10, 0, 0, a, 0, 0, 0, 0, 0, 0, 10, 0,
+            0, b,
         ]);
-        let (source, destination) = (Some(format!("10.0.0.{a}")), Some(format!("10.0.0.{b}")));
-        return Packet { nanos, protocol: None, source, destination, ports: None, vlan, flags: None, data };
+        let source = Some(format!("10.0.0.{a}"));
+        let destination = Some(format!("10.0.0.{b}"));
+        return Packet {
+            nanos,
+            protocol: None,
+            source,
+            destination,
+            ports: None,
+            vlan,
+            flags: None,
+            data,
+        };
     }
     let protocol = match kind {
         1 => 1,
         2..=8 => 17,
         _ => 6,
     };
-    let ports = (protocol != 1)
-        .then(|| (1024 + random.below(50) as u16, [53_u16, 80, 443, 8080][random.below(4) as usize]));
+    let ports = (protocol != 1).then(|| {
+        (1024 + random.below(50) as u16, [53_u16, 80, 443, 8080][random.below(4) as usize])
+    });
     let flags = (protocol == 6).then(|| [2, 16, 17, 24][random.below(4) as usize]);
     let mut transport = Vec::new();
     if let Some((source, destination)) = ports {
@@ -78,7 +92,9 @@ fn packet(random: &mut Random, nanos: u64) -> Packet {
     }
     match flags {
         Some(flags) => transport.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]),
-        None if protocol == 17 => transport.extend([((payload + 8) >> 8) as u8, (payload + 8) as u8, 0, 0]),
+        None if protocol == 17 => {
+            transport.extend([((payload + 8) >> 8) as u8, (payload + 8) as u8, 0, 0])
+        }
         None => transport.extend([8, 0, 0, 0, 0, 0, 0, 0]),
     }
     transport.extend((0..payload).map(|_| random.below(256) as u8));
@@ -98,7 +114,8 @@ fn packet(random: &mut Random, nanos: u64) -> Packet {
         (source, destination) = (format!("10.0.0.{a}"), format!("10.0.0.{b}"));
     }
     data.extend(transport);
-    let (source, destination) = (Some(source), Some(destination));
+    let source = Some(source);
+    let destination = Some(destination);
     Packet { nanos, protocol: Some(protocol), source, destination, ports, vlan, flags, data }
 }
 
@@ -114,11 +131,13 @@ pub(crate) fn packets(number: u64, count: usize) -> Vec<Packet> {
         .collect()
 }
 
-/// Writes packets into a savefile whose extension is its format and compression, as `wirecap capture` does.
+/// Writes packets into a savefile whose extension is its format and compression, as
+/// `wirecap capture` does.
 pub(crate) fn record(path: &Path, packets: &[Packet]) {
     let file = FileSink::create(path).unwrap().into_file();
     let compression = Compression::of(path);
-    let interface = Interface { name: Some("eth0".into()), snap_len: 262_144, ..Interface::default() };
+    let interface =
+        Interface { name: Some("eth0".into()), snap_len: 262_144, ..Interface::default() };
     if compression == Compression::None {
         let sink = wirecap_savefile::StreamSink::new(file, "file");
         let format = if path.extension().is_some_and(|extension| extension == "pcap") {
@@ -137,17 +156,23 @@ pub(crate) fn record(path: &Path, packets: &[Packet]) {
     }
 }
 
-fn write<S: wirecap_savefile::Sink>(writer: &mut Writer<S>, interface: &Interface, packets: &[Packet]) {
+fn write<S: wirecap_savefile::Sink>(
+    writer: &mut Writer<S>,
+    interface: &Interface,
+    packets: &[Packet],
+) {
     let interface = writer.add_interface(interface).unwrap();
     for packet in packets {
         let timestamp = Some(Timestamp::from_unix_nanos(packet.nanos));
         let (data, wire_len) = (&packet.data[..], packet.data.len() as u32);
-        let record = Record { interface, timestamp, queue: Some(3), wire_len, data, ..Record::default() };
+        let record =
+            Record { interface, timestamp, queue: Some(3), wire_len, data, ..Record::default() };
         writer.write(&record).unwrap();
     }
 }
 
-/// A directory with three recordings of a minute each, an hour apart, with indexes, and their packets.
+/// A directory with three recordings of a minute each, an hour apart, with indexes, and their
+/// packets.
 pub(crate) struct Recordings {
     pub(crate) folder: TempDir,
     pub(crate) packets: Vec<Packet>,
@@ -249,10 +274,16 @@ pub(crate) fn read(path: &Path) -> Vec<(u64, Vec<u8>)> {
 /// Number of packets that tcpdump finds in plain files.
 pub(crate) fn tcpdump(files: &[PathBuf], expression: &str) -> usize {
     let count = |file: &PathBuf| {
-        let output = Command::new("tcpdump").arg("-nr").arg(file).args(["-w", "-", expression]).output();
+        let output =
+            Command::new("tcpdump").arg("-nr").arg(file).args(["-w", "-", expression]).output();
         let output = output.expect("tcpdump is installed");
-        assert!(output.status.success(), "{expression}: {}", String::from_utf8_lossy(&output.stderr));
-        let mut reader = wirecap_savefile::Reader::new(std::io::Cursor::new(output.stdout)).unwrap();
+        assert!(
+            output.status.success(),
+            "{expression}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let mut reader =
+            wirecap_savefile::Reader::new(std::io::Cursor::new(output.stdout)).unwrap();
         let mut count = 0;
         while reader.next_record().unwrap().is_some() {
             count += 1;

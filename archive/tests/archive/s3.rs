@@ -39,7 +39,8 @@ impl Server {
         runtime.spawn(async move {
             let server = Builder::new(TokioExecutor::new());
             while let Ok((socket, _)) = listener.accept().await {
-                let connection = server.serve_connection(TokioIo::new(socket), service.clone()).into_owned();
+                let connection =
+                    server.serve_connection(TokioIo::new(socket), service.clone()).into_owned();
                 tokio::spawn(async move {
                     let _closed = connection.await;
                 });
@@ -61,7 +62,11 @@ impl Server {
     }
 }
 
-pub(crate) fn run_on(server: &Server, arguments: &[&str], more: &[(&str, &str)]) -> crate::recordings::Run {
+pub(crate) fn run_on(
+    server: &Server,
+    arguments: &[&str],
+    more: &[(&str, &str)],
+) -> crate::recordings::Run {
     let environment = server.environment();
     let mut environment: Vec<(&str, &str)> =
         environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -121,7 +126,11 @@ fn a_segment_whose_size_differs_from_its_index_is_reported_and_skipped() {
     let run = run_on(&server, &["sql", "-a", "s3://bucket", statement, "--format", "csv"], &[]);
     assert_eq!(run.status, Some(1));
     assert!(run.said.contains("some/prefix/a.pcapng.zst: "), "{}", run.said);
-    assert!(!run.text().contains("a.pcapng.zst") && run.text().contains("b.pcapng,6000"), "{}", run.text());
+    assert!(
+        !run.text().contains("a.pcapng.zst") && run.text().contains("b.pcapng,6000"),
+        "{}",
+        run.text()
+    );
 }
 
 #[test]
@@ -143,7 +152,8 @@ fn an_index_is_fetched_once_and_again_if_its_object_or_its_copy_changes() {
 
     // Damaged objects that a listing shows as before: only copies give the answer.
     let bucket = root.path().join("bucket/some/prefix");
-    let objects = ["a.pcapng.zst", "b.pcapng", "sub/c.pcapng.zst"].map(|name| index_path(&bucket.join(name)));
+    let objects =
+        ["a.pcapng.zst", "b.pcapng", "sub/c.pcapng.zst"].map(|name| index_path(&bucket.join(name)));
     let contents = objects.each_ref().map(|path| fs::read(path).unwrap());
     for path in &objects {
         damage(path);
@@ -171,7 +181,8 @@ fn an_index_is_fetched_once_and_again_if_its_object_or_its_copy_changes() {
 pub(crate) fn damage(path: &Path) {
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let metadata = file.metadata().unwrap();
-    let (middle, mut byte) = (metadata.len() / 2, [0]);
+    let middle = metadata.len() / 2;
+    let mut byte = [0];
     file.read_exact_at(&mut byte, middle).unwrap();
     file.write_all_at(&[byte[0] ^ 1], middle).unwrap();
     file.set_modified(metadata.modified().unwrap()).unwrap();
@@ -182,8 +193,11 @@ fn wrong_credentials_and_missing_buckets_are_errors() {
     let recordings = Recordings::new();
     let (_root, server) = stored(&recordings);
     let statement = "SELECT count(*) FROM packets";
-    let wrong =
-        run_on(&server, &["sql", "-a", "s3://bucket", statement], &[("AWS_SECRET_ACCESS_KEY", "wrong")]);
+    let wrong = run_on(
+        &server,
+        &["sql", "-a", "s3://bucket", statement],
+        &[("AWS_SECRET_ACCESS_KEY", "wrong")],
+    );
     assert_eq!(wrong.status, Some(1));
     assert!(wrong.said.contains("cannot list the archive s3://bucket"), "{}", wrong.said);
     let missing = run_on(&server, &["sql", "-a", "s3://no-such-bucket", statement], &[]);

@@ -50,13 +50,16 @@ fn conditions_select_exactly_the_packets_that_a_naive_search_selects() {
         }),
         ("time = '2026-11-22T17:00:00.010Z'", |p| p.nanos == BEGIN + STEP),
         ("segment = 'b.pcapng' AND protocol = 6", |p| {
-            (BEGIN + 360_000 * STEP..BEGIN + 720_000 * STEP).contains(&p.nanos) && p.protocol == Some(6)
+            (BEGIN + 360_000 * STEP..BEGIN + 720_000 * STEP).contains(&p.nanos)
+                && p.protocol == Some(6)
         }),
         ("src_mac = '02:00:00:00:00:02' AND queue = 3 AND interface_name = 'eth0'", |_| true),
         ("sensor = 'x'", |_| false),
         ("src_addr = '192.0.2.1'", |_| false),
         ("pcap_filter('udp') AND dst_port = 53", |p| {
-            p.vlan.is_none() && p.protocol == Some(17) && p.ports.is_some_and(|(_, port)| port == 53)
+            p.vlan.is_none()
+                && p.protocol == Some(17)
+                && p.ports.is_some_and(|(_, port)| port == 53)
         }),
         ("pcap_filter('arp') OR vlan = 102", |p| {
             p.vlan == Some(102) || p.vlan.is_none() && p.protocol.is_none()
@@ -115,7 +118,8 @@ fn pcap_filter_selects_what_tcpdump_selects() {
 fn flows_sum_up_to_the_packets() {
     let recordings = Recordings::new();
     let bytes: usize = recordings.packets.iter().map(|packet| packet.data.len()).sum();
-    let sums = recordings.sql("SELECT sum(packets), sum(bytes), count(DISTINCT segment) FROM flows");
+    let sums =
+        recordings.sql("SELECT sum(packets), sum(bytes), count(DISTINCT segment) FROM flows");
     assert_eq!(sums, [format!("{},{bytes},3", recordings.packets.len())]);
     let of = |table: &str, count: &str| {
         recordings.sql(&format!(
@@ -133,17 +137,22 @@ fn flows_sum_up_to_the_packets() {
         ("dst_port IN (80, 443) AND protocol = 17", |p| {
             p.ports.is_some_and(|(_, port)| port == 80 || port == 443) && p.protocol == Some(17)
         }),
-        ("(src_addr = '10.0.0.7' AND dst_port = 53) OR (dst_addr = '10.0.0.7' AND src_port = 53)", |p| {
-            let is = |address: &Option<String>| address.as_deref() == Some("10.0.0.7");
-            p.ports.is_some_and(|(from, to)| is(&p.source) && to == 53 || is(&p.destination) && from == 53)
-        }),
+        (
+            "(src_addr = '10.0.0.7' AND dst_port = 53) OR (dst_addr = '10.0.0.7' AND src_port = 53)",
+            |p| {
+                let is = |address: &Option<String>| address.as_deref() == Some("10.0.0.7");
+                p.ports.is_some_and(|(from, to)| {
+                    is(&p.source) && to == 53 || is(&p.destination) && from == 53
+                })
+            },
+        ),
         ("src_addr = '192.0.2.1'", |_| false),
         ("src_addr = '10.0.0.7' AND src_addr = '10.0.0.8'", |_| false),
     ];
     for (condition, is_match) in cases {
         let count = recordings.packets.iter().filter(|packet| is_match(packet)).count();
-        let packets =
-            recordings.sql(&format!("SELECT coalesce(sum(packets), 0) FROM flows WHERE {condition}"));
+        let packets = recordings
+            .sql(&format!("SELECT coalesce(sum(packets), 0) FROM flows WHERE {condition}"));
         assert_eq!(packets, [count.to_string()], "{condition}");
     }
 }
@@ -167,15 +176,19 @@ fn excluded(recordings: &Recordings, statement: &str) -> [usize; 4] {
     let text = run.text();
     let start = text.find("PacketScan: ").unwrap_or_else(|| panic!("{text}{}", run.said));
     let line = text[start..].split(", bytes").next().unwrap();
-    let numbers: Vec<usize> =
-        line.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
+    let numbers: Vec<usize> = line
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|number| number.parse().ok())
+        .collect();
     numbers.try_into().unwrap()
 }
 
 #[test]
 fn explain_shows_the_segments_and_pieces_that_a_condition_excludes() {
     let recordings = Recordings::new();
-    let of = |condition: &str| excluded(&recordings, &format!("SELECT data FROM packets WHERE {condition}"));
+    let of = |condition: &str| {
+        excluded(&recordings, &format!("SELECT data FROM packets WHERE {condition}"))
+    };
     let [segments, all_segments, pieces, all_pieces] = of("true");
     // A piece of the uncompressed file contains no packets, but its interface.
     assert_eq!((segments, all_segments, pieces), (3, 3, all_pieces - 1));
@@ -203,8 +216,9 @@ fn explain_shows_the_segments_and_pieces_that_a_condition_excludes() {
 fn all_formats_have_the_same_rows() {
     let recordings = Recordings::new();
     let statement = "SELECT * FROM packets WHERE dst_port = 53";
-    let expected =
-        recordings.sql("SELECT count(*) FROM packets WHERE dst_port = 53")[0].parse::<usize>().unwrap();
+    let expected = recordings.sql("SELECT count(*) FROM packets WHERE dst_port = 53")[0]
+        .parse::<usize>()
+        .unwrap();
     let path = |name: &str| recordings.folder.path().join(name).to_str().unwrap().to_owned();
     for name in ["r.csv", "r.json", "r.parquet", "r.arrow", "r.txt"] {
         let path = path(name);
@@ -219,7 +233,8 @@ fn all_formats_have_the_same_rows() {
     assert_eq!(lines("r.txt"), expected + 4);
     let parquet = SerializedFileReader::new(File::open(path("r.parquet")).unwrap()).unwrap();
     assert_eq!(parquet.metadata().file_metadata().num_rows(), expected as i64);
-    let arrow = arrow::ipc::reader::FileReader::try_new(File::open(path("r.arrow")).unwrap(), None).unwrap();
+    let arrow = arrow::ipc::reader::FileReader::try_new(File::open(path("r.arrow")).unwrap(), None)
+        .unwrap();
     assert_eq!(arrow.map(|batch| batch.unwrap().num_rows()).sum::<usize>(), expected);
 }
 
@@ -242,7 +257,8 @@ fn names_in_the_layout_exclude_segments_without_their_indexes() {
     let mut names = Vec::new();
     for (number, sensor) in ["berlin", "paris", "rome"].into_iter().enumerate() {
         let packets = packets(number as u64, 500);
-        let (first, last) = (packets[0].nanos, packets[499].nanos);
+        let first = packets[0].nanos;
+        let last = packets[499].nanos;
         let name = format!(
             "sensor={sensor}/date=2026-11-22/hour={}/{first}-{last}-0123456789abcde{number}-eth0.pcapng.zst",
             17 + number
@@ -262,7 +278,8 @@ fn names_in_the_layout_exclude_segments_without_their_indexes() {
     };
     let by_sensor = "SELECT sensor, count(*) FROM packets GROUP BY 1 ORDER BY 1";
     assert_eq!(answer(by_sensor), ["berlin,500", "paris,500", "rome,500"]);
-    let paris = "FROM packets WHERE time >= '2026-11-22T18:00:01Z' AND time < '2026-11-22T18:30:00Z'";
+    let paris =
+        "FROM packets WHERE time >= '2026-11-22T18:00:01Z' AND time < '2026-11-22T18:30:00Z'";
     assert_eq!(answer(&format!("SELECT sensor, count(*) {paris} GROUP BY 1")), ["paris,400"]);
     assert_eq!(answer("SELECT sum(packets) FROM flows WHERE sensor = 'rome'"), ["500"]);
     // Segments excluded by their names are not opened, so their damage is not noticed.

@@ -34,9 +34,11 @@ struct Spool {
 impl Spool {
     /// Small segments, with indexes except every third.
     fn new(sensor: u64, segments: u64) -> Self {
-        let mut spool = Self { folder: tempfile::tempdir().unwrap(), recorded: BTreeMap::new(), packets: 0 };
+        let mut spool =
+            Self { folder: tempfile::tempdir().unwrap(), recorded: BTreeMap::new(), packets: 0 };
         for number in 0..segments {
-            let path = spool.add(&format!("rec_{number:05}.pcapng.zst"), 100 * sensor + number, SMALL);
+            let path =
+                spool.add(&format!("rec_{number:05}.pcapng.zst"), 100 * sensor + number, SMALL);
             if number % 3 != 0 {
                 assert!(matches!(ensure(&path, &mut |_| true).unwrap(), Ensured::Written { .. }));
             }
@@ -51,8 +53,9 @@ impl Spool {
         // Few flows, so that the index is small.
         let few = packets(number, SMALL);
         let nanos = |place: usize| few[0].nanos + place as u64 * STEP;
-        let packets: Vec<Packet> =
-            (0..count).map(|place| Packet { nanos: nanos(place), ..few[place % SMALL].clone() }).collect();
+        let packets: Vec<Packet> = (0..count)
+            .map(|place| Packet { nanos: nanos(place), ..few[place % SMALL].clone() })
+            .collect();
         record(&part, &packets);
         fs::rename(part, &path).unwrap();
         self.recorded.insert(name.to_owned(), fs::read(&path).unwrap());
@@ -68,8 +71,8 @@ impl Spool {
         files(self.folder.path())
     }
 
-    /// Compares this sensor's segments in the archive with its recordings. Segments that are still on the sensor may be
-    /// missing in the archive, or have no index there.
+    /// Compares this sensor's segments in the archive with its recordings. Segments that are still
+    /// on the sensor may be missing in the archive, or have no index there.
     fn check(&self, archive: &Path, sensor: &str) {
         let sensor = archive.join(format!("sensor={sensor}"));
         let there = files(&sensor);
@@ -81,7 +84,10 @@ impl Spool {
                 continue;
             }
             let [path] = of_it[..] else { panic!("{name} is lost") };
-            assert!(fs::read(sensor.join(path)).unwrap() == *bytes, "{path} differs from what was recorded");
+            assert!(
+                fs::read(sensor.join(path)).unwrap() == *bytes,
+                "{path} differs from what was recorded"
+            );
             assert!(index_path(&sensor.join(path)).exists(), "{path} has no index");
         }
     }
@@ -138,10 +144,12 @@ const SCHED_IDLE: &str = "5";
 /// The scheduling policies of a process's threads.
 fn policies(child: &Child) -> Vec<String> {
     let threads = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
-    let stats = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).unwrap());
+    let stats =
+        threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).unwrap());
     // The policy is field 41; the second field is in parentheses.
-    let policy =
-        |stat: String| stat.rsplit(')').next().unwrap().split_whitespace().nth(38).unwrap().to_owned();
+    let policy = |stat: String| {
+        stat.rsplit(')').next().unwrap().split_whitespace().nth(38).unwrap().to_owned()
+    };
     stats.map(policy).collect()
 }
 
@@ -166,7 +174,8 @@ fn three_sensors_upload_at_once_and_nothing_is_lost_or_doubled_if_one_is_killed_
     }
     let names = ["lab-1", "lab-2", "lab-3"];
     let begin = |spools: &[Spool], sensor: usize| {
-        let arguments = ["upload", spools[sensor].path(), "-a", URL, "--sensor", names[sensor], "--remove"];
+        let arguments =
+            ["upload", spools[sensor].path(), "-a", URL, "--sensor", names[sensor], "--remove"];
         start(&[&arguments[..], &["--rate", "16M"]].concat(), &environment)
     };
     let others = [begin(&spools, 1), begin(&spools, 2)];
@@ -190,7 +199,8 @@ fn three_sensors_upload_at_once_and_nothing_is_lost_or_doubled_if_one_is_killed_
             }
         }
         spools[0].check(&archive, names[0]);
-        let (left, there) = (spools[0].files().len(), files(&archive.join("sensor=lab-1")).len());
+        let left = spools[0].files().len();
+        let there = files(&archive.join("sensor=lab-1")).len();
         println!("after kill {kill}: {left} files here, {there} objects");
     }
     for child in [begin(&spools, 0)].into_iter().chain(others) {
@@ -204,7 +214,8 @@ fn three_sensors_upload_at_once_and_nothing_is_lost_or_doubled_if_one_is_killed_
     }
     let all: usize = spools.iter().map(|spool| spool.recorded.len()).sum();
     assert_eq!(files(&archive).len(), 2 * all);
-    let statement = "SELECT sensor, count(*), count(DISTINCT segment) FROM packets GROUP BY 1 ORDER BY 1";
+    let statement =
+        "SELECT sensor, count(*), count(DISTINCT segment) FROM packets GROUP BY 1 ORDER BY 1";
     let sql = run_on(&server, &["sql", "-a", URL, statement, "--format", "csv"], &[]);
     assert!(sql.is_success, "{}", sql.said);
     assert_eq!(sql.text().lines().skip(1).collect::<Vec<_>>(), counts);
@@ -233,7 +244,8 @@ fn a_directory_as_archive_has_the_layout_and_gives_the_same_answers() {
     );
     let there = files(archive.path());
     assert_eq!(there.len(), 10, "{there:?}");
-    let (begin, end) = (BEGIN + 30 * 3600 * SECOND, BEGIN + 30 * 3600 * SECOND + (SMALL as u64 - 1) * STEP);
+    let begin = BEGIN + 30 * 3600 * SECOND;
+    let end = BEGIN + 30 * 3600 * SECOND + (SMALL as u64 - 1) * STEP;
     let start = format!("sensor=lab-1/date=2026-11-23/hour=23/{begin}-{end}-");
     let of_hour: Vec<&String> = there.iter().filter(|name| name.starts_with(&start)).collect();
     assert!(of_hour.len() == 2 && of_hour[0].ends_with("-last_hour.pcapng"), "{there:?}");
@@ -243,13 +255,15 @@ fn a_directory_as_archive_has_the_layout_and_gives_the_same_answers() {
 
     let statement = "SELECT count(*), sum(length), min(time) FROM packets WHERE dst_port = 53";
     fs::remove_file(open).unwrap();
-    let answers = [to, spool.path()].map(|place| run(&["sql", "-a", place, statement, "--format", "csv"]));
+    let answers =
+        [to, spool.path()].map(|place| run(&["sql", "-a", place, statement, "--format", "csv"]));
     assert!(answers[0].is_success, "{}", answers[0].said);
     assert_eq!(answers[0].text(), answers[1].text());
 
     // Nothing is sent again.
-    let state =
-        |name: &String| fs::metadata(archive.path().join(name)).map(|file| (file.ino(), file.mtime_nsec()));
+    let state = |name: &String| {
+        fs::metadata(archive.path().join(name)).map(|file| (file.ino(), file.mtime_nsec()))
+    };
     let before: Vec<_> = there.iter().map(|name| state(name).unwrap()).collect();
     let again = run(&arguments);
     assert!(
@@ -258,7 +272,11 @@ fn a_directory_as_archive_has_the_layout_and_gives_the_same_answers() {
         again.said
     );
     let removed = run(&[&arguments[..], &["--remove"]].concat());
-    assert!(removed.is_success && removed.said.contains("5 existed, 5 removed here"), "{}", removed.said);
+    assert!(
+        removed.is_success && removed.said.contains("5 existed, 5 removed here"),
+        "{}",
+        removed.said
+    );
     assert_eq!(there.iter().map(|name| state(name).unwrap()).collect::<Vec<_>>(), before);
     spool.recorded.remove("last hour.pcapng");
     assert_eq!(spool.files(), Vec::<String>::new());
@@ -317,7 +335,8 @@ fn a_segment_without_its_index_in_the_layout_is_not_read() {
     let to = archive.path().to_str().unwrap();
     assert!(run(&["upload", spool.path(), "-a", to, "--sensor", "lab-1"]).is_success);
     let there = files(archive.path());
-    let index = there.iter().find(|name| name.ends_with("rec_00001.pcapng.zst.flows.parquet")).unwrap();
+    let index =
+        there.iter().find(|name| name.ends_with("rec_00001.pcapng.zst.flows.parquet")).unwrap();
     fs::remove_file(archive.path().join(index)).unwrap();
     // The temporary file of a killed upload in a directory.
     let segment = archive.path().join(index.strip_suffix(".flows.parquet").unwrap());
@@ -345,7 +364,11 @@ fn an_index_that_differs_in_the_archive_is_sent_again() {
     file.write_all_at(b"!", 5).unwrap();
     let again = upload();
     assert!(again.is_success, "{}", again.said);
-    assert!(again.said.contains("1 segments uploaded") && again.said.contains("1 existed"), "{}", again.said);
+    assert!(
+        again.said.contains("1 segments uploaded") && again.said.contains("1 existed"),
+        "{}",
+        again.said
+    );
     assert!(fs::read(&index).unwrap() == sent);
     assert_eq!(files(archive.path()), there);
 }
@@ -402,20 +425,25 @@ fn without_permissions_files_are_reported_and_stay() {
     let as_other_user = || {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        let output = command.arg(env!("CARGO_BIN_EXE_wirecap-archive")).args(arguments).output().unwrap();
+        let output =
+            command.arg(env!("CARGO_BIN_EXE_wirecap-archive")).args(arguments).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     ensure(&spool.folder.path().join("rec_00000.pcapng.zst"), &mut |_| true).unwrap();
     allow(archive.path(), 0o777);
     allow(spool.folder.path(), 0o755);
-    let segments: Vec<PathBuf> = spool.recorded.keys().map(|name| spool.folder.path().join(name)).collect();
+    let segments: Vec<PathBuf> =
+        spool.recorded.keys().map(|name| spool.folder.path().join(name)).collect();
     for path in &segments {
         allow(path, 0o600);
     }
     let (status, said) = as_other_user();
     assert_eq!(status, Some(1), "{said}");
     for path in &segments {
-        assert!(said.contains(&format!("cannot open {}: Permission denied", path.display())), "{said}");
+        assert!(
+            said.contains(&format!("cannot open {}: Permission denied", path.display())),
+            "{said}"
+        );
     }
     assert!(said.contains("2 segments are not in the archive"), "{said}");
     for path in &segments {
@@ -424,7 +452,10 @@ fn without_permissions_files_are_reported_and_stay() {
     }
     let (status, said) = as_other_user();
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("it is in the archive, but cannot be removed here: Permission denied"), "{said}");
+    assert!(
+        said.contains("it is in the archive, but cannot be removed here: Permission denied"),
+        "{said}"
+    );
     assert!(said.contains("2 segments are not in the archive or are still here"), "{said}");
     assert_eq!(spool.files().len(), 4);
     assert!(run(&arguments).is_success);
@@ -435,12 +466,14 @@ fn without_permissions_files_are_reported_and_stay() {
 fn watch_uploads_segments_when_they_are_complete_until_sigterm() {
     let (_root, archive, server) = bucket();
     let mut spool = Spool::new(1, 2);
-    let arguments =
-        ["upload", spool.path(), "-a", URL, "--sensor", "lab-1", "--watch", "--remove"].map(str::to_owned);
+    let arguments = ["upload", spool.path(), "-a", URL, "--sensor", "lab-1", "--watch", "--remove"]
+        .map(str::to_owned);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     // rec_00000 has no index, and a capture could be writing it, so the others are uploaded first.
     let child = start(&arguments, &server.environment());
-    wait_until("the segment with an index is uploaded", || spool.files() == ["rec_00000.pcapng.zst"]);
+    wait_until("the segment with an index is uploaded", || {
+        spool.files() == ["rec_00000.pcapng.zst"]
+    });
     let path = spool.add("rec_00002.pcapng.zst", 2, SMALL);
     assert!(matches!(ensure(&path, &mut |_| true).unwrap(), Ensured::Written { .. }));
     wait_until("the next segment is uploaded", || spool.files() == ["rec_00000.pcapng.zst"]);
@@ -451,7 +484,10 @@ fn watch_uploads_segments_when_they_are_complete_until_sigterm() {
     wait_until("the first segment is uploaded", || spool.files().is_empty());
     let (status, said) = terminate(child);
     assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("rec_00002.pcapng.zst: uploaded ") && said.contains("removed here"), "{said}");
+    assert!(
+        said.contains("rec_00002.pcapng.zst: uploaded ") && said.contains("removed here"),
+        "{said}"
+    );
     assert!(said.contains("3 segments uploaded"), "{said}");
     spool.check_all(&archive, "lab-1");
 }
@@ -485,7 +521,8 @@ fn the_rate_limits_the_bytes_that_are_sent_and_read_back() {
     assert!(matches!(ensure(&path, &mut |_| true).unwrap(), Ensured::Written { .. }));
     let bytes = fs::metadata(&path).unwrap().len() + fs::metadata(index_path(&path)).unwrap().len();
     let archive = tempfile::tempdir().unwrap();
-    let arguments = ["upload", spool.path(), "-a", archive.path().to_str().unwrap(), "--sensor", "lab-1"];
+    let arguments =
+        ["upload", spool.path(), "-a", archive.path().to_str().unwrap(), "--sensor", "lab-1"];
     let begun = Instant::now();
     let run = run(&[&arguments[..], &["--rate", "1M"]].concat());
     assert!(run.is_success, "{}", run.said);
@@ -505,8 +542,18 @@ fn errors_name_what_failed_and_nothing_is_removed() {
     let file = file.to_str().unwrap();
     type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], i32, &'a str);
     let cases: &[Case<'_>] = &[
-        (&[here, "-a", URL], &[("AWS_SECRET_ACCESS_KEY", "wrong")], 1, "cannot list the archive s3://bucket"),
-        (&[here, "-a", "s3://no-such-bucket"], &[], 1, "cannot list the archive s3://no-such-bucket"),
+        (
+            &[here, "-a", URL],
+            &[("AWS_SECRET_ACCESS_KEY", "wrong")],
+            1,
+            "cannot list the archive s3://bucket",
+        ),
+        (
+            &[here, "-a", "s3://no-such-bucket"],
+            &[],
+            1,
+            "cannot list the archive s3://no-such-bucket",
+        ),
         (&[here, "-a", "/no/such/archive"], &[], 1, "/no/such/archive: No such file"),
         (&[here, "-a", file], &[], 1, "not a directory"),
         (&["/no/such/spool", "-a", URL], &[], 1, "/no/such/spool: No such file"),
@@ -539,8 +586,7 @@ fn a_full_disk_is_an_error_and_nothing_is_removed() {
     let before = spool.files();
     let archive = tempfile::tempdir().unwrap();
     // The command runs in a mount namespace that ends with it.
-    let script =
-        "mount -t tmpfs -o size=4M tmpfs \"$2\" && exec \"$0\" upload \"$1\" -a \"$2\" --sensor s --remove";
+    let script = "mount -t tmpfs -o size=4M tmpfs \"$2\" && exec \"$0\" upload \"$1\" -a \"$2\" --sensor s --remove";
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_wirecap-archive"), spool.path()])
         .arg(archive.path())
@@ -567,7 +613,9 @@ fn duckdb_reads_sensor_date_and_hour_from_the_layout() {
     };
     let archive = tempfile::tempdir().unwrap();
     if !python("import duckdb", archive.path()).is_ok_and(|output| output.status.success()) {
-        return skip("Python has no module duckdb: run make deps-test, which needs python3, pip and PyPI");
+        return skip(
+            "Python has no module duckdb: run make deps-test, which needs python3, pip and PyPI",
+        );
     }
     for (sensor, name) in [(1, "lab-1"), (2, "lab-2")] {
         let spool = Spool::new(sensor, 3);

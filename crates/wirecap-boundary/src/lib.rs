@@ -1,12 +1,12 @@
-//! The boundary between the engine and C programs, for the C libraries: a panic becomes a text and does not cross it,
-//! and threads are not cancelled in engine code.
+//! The boundary between the engine and C programs, for the C libraries: a panic becomes a text and
+//! does not cross it, and threads are not cancelled in engine code.
 #![allow(unsafe_code)]
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `work`, which may panic or block. A panic must not enter C code. The thread cannot be cancelled
-/// meanwhile, since the unwinding of a cancellation must not be caught.
+/// Runs `work`, which may panic or block. A panic must not enter C code. The thread cannot be
+/// cancelled meanwhile, since the unwinding of a cancellation must not be caught.
 ///
 /// # Errors
 ///

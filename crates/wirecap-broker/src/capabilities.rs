@@ -12,7 +12,8 @@ use rustix::thread::{
 };
 use wirecap_filter::capability;
 
-/// In effect: packet sockets, links and promiscuous mode, maps and programs, pinned memory, the command's user.
+/// In effect: packet sockets, links and promiscuous mode, maps and programs, pinned memory, the
+/// command's user.
 const IN_EFFECT: CapabilitySet = CapabilitySet::NET_RAW
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::BPF)
@@ -20,9 +21,10 @@ const IN_EFFECT: CapabilitySet = CapabilitySet::NET_RAW
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID);
 
-/// For a moment: the program at the tracepoint (PERFMON); a search for the program of another capture, and huge pages
-/// (SYS_ADMIN); the process that holds another program (SYS_PTRACE); memory beyond the limit on the length of files
-/// (SYS_RESOURCE); and the removal of sockets (DAC_OVERRIDE).
+/// For a moment: the program at the tracepoint (PERFMON); a search for the program of another
+/// capture, and huge pages (SYS_ADMIN); the process that holds another program (SYS_PTRACE); memory
+/// beyond the limit on the length of files (SYS_RESOURCE); and the removal of sockets
+/// (DAC_OVERRIDE).
 const FOR_A_MOMENT: CapabilitySet = CapabilitySet::PERFMON
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::SYS_PTRACE)
@@ -38,10 +40,12 @@ pub(crate) fn keep_few() -> io::Result<()> {
     let _ = clear_ambient_capability_set();
     let before = capabilities(None)?;
     let mut in_effect = IN_EFFECT;
+
     if !before.effective.contains(CapabilitySet::BPF) {
         // Before Linux 5.8 there is no CAP_BPF.
         in_effect |= CapabilitySet::SYS_ADMIN;
     }
+
     let permitted = before.permitted.intersection(in_effect.union(FOR_A_MOMENT));
     set_capabilities(
         None,
@@ -51,6 +55,7 @@ pub(crate) fn keep_few() -> io::Result<()> {
             inheritable: CapabilitySet::empty(),
         },
     )?;
+
     Ok(())
 }
 

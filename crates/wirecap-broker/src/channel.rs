@@ -1,4 +1,5 @@
-//! Messages over a socket: requests in one direction, without descriptors, and replies in the other.
+//! Messages over a socket: requests in one direction, without descriptors, and replies in the
+//! other.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -9,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, UCred, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, UCred, recvmsg, sendmsg,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -47,8 +48,8 @@ pub(crate) fn send_request(mut socket: &UnixStream, bytes: &[u8]) -> io::Result<
 pub(crate) struct Capture {
     socket: UnixStream,
     pid: Pid,
-    /// Readable when the process has ended, even if another one has its end of the socket; `None` if the kernel has no such
-    /// descriptors.
+    /// Readable when the process has ended, even if another one has its end of the socket; `None`
+    /// if the kernel has no such descriptors.
     ends: Option<OwnedFd>,
 }
 
@@ -67,7 +68,8 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// If it breaks off or is too long, or a part of it was not sent by the capture. Descriptors are discarded.
+    /// If it breaks off or is too long, or a part of it was not sent by the capture. Descriptors
+    /// are discarded.
     pub(crate) fn receive(&self) -> io::Result<Option<Vec<u8>>> {
         let mut length = [0; LENGTH_BYTES];
         if !self.fill(&mut length)? {
@@ -80,13 +82,14 @@ impl Capture {
         Ok(Some(message))
     }
 
-    /// Fills `bytes`; false if the capture has ended before the first one. The kernel does not join the bytes of two senders
-    /// in one call, and adds the sender's credentials (`SO_PASSCRED`).
+    /// Fills `bytes`; false if the capture has ended before the first one. The kernel does not join
+    /// the bytes of two senders in one call, and adds the sender's credentials (`SO_PASSCRED`).
     fn fill(&self, bytes: &mut [u8]) -> io::Result<bool> {
         let mut filled = 0;
         while filled < bytes.len() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
             let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+
             let received = match self.wait(PollFlags::IN)? {
                 false => 0,
                 true => {
@@ -98,22 +101,32 @@ impl Capture {
                 }
             };
             if received == 0 {
-                return if filled == 0 { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+                return if filled == 0 {
+                    Ok(false)
+                } else {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                };
             }
+
             let sender = ancillary.drain().find_map(|message| match message {
                 RecvAncillaryMessage::ScmCredentials(UCred { pid, .. }) => Some(pid),
                 _ => None,
             });
             #[cfg(sabotage)]
-            let sender = if crate::sabotage::is("broker-any-sender") { Some(self.pid) } else { sender };
+            let sender =
+                if crate::sabotage::is("broker-any-sender") { Some(self.pid) } else { sender };
             if sender != Some(self.pid) {
                 let sender = sender.map(Pid::as_raw_nonzero);
                 let pid = self.pid.as_raw_nonzero();
-                let text = format!("a message of process {sender:?}, and not of the capture, process {pid}");
+                let text = format!(
+                    "a message of process {sender:?}, and not of the capture, process {pid}"
+                );
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
             }
+
             filled += received;
         }
+
         Ok(true)
     }
 
@@ -143,23 +156,29 @@ impl Capture {
         Ok(())
     }
 
-    /// Sends some of the bytes. A capture that does not read blocks this process until it ends, and no longer.
+    /// Sends some of the bytes. A capture that does not read blocks this process until it ends, and
+    /// no longer.
     fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
         let descriptors: Vec<_> = descriptor.into_iter().collect();
+
         // MSG_NOSIGNAL prevents SIGPIPE if the peer has ended.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+
         loop {
             if !self.wait(PollFlags::OUT)? {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
+
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
+
             if !descriptors.is_empty() {
                 assert!(
                     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)),
                     "there is space for one"
                 );
             }
+
             match sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, flags) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 sent => return Ok(sent?),
@@ -169,10 +188,13 @@ impl Capture {
 }
 
 /// The next reply; `None` if the other side has ended.
-pub(crate) fn receive_reply(mut socket: &UnixStream) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+pub(crate) fn receive_reply(
+    mut socket: &UnixStream,
+) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
     let mut length = [0; LENGTH_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+
     let received = rustix::io::retry_on_intr(|| {
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
         recvmsg(socket, &mut [IoSliceMut::new(&mut length)], &mut ancillary, flags)
@@ -181,13 +203,16 @@ pub(crate) fn receive_reply(mut socket: &UnixStream) -> io::Result<Option<(Vec<u
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
+
     match received.bytes {
         0 => return Ok(None),
         LENGTH_BYTES => {}
         _ => return Err(io::ErrorKind::UnexpectedEof.into()),
     }
+
     let mut message = vec![0; checked_length(length)?];
     socket.read_exact(&mut message)?;
+
     Ok(Some((message, descriptor)))
 }
 
@@ -208,6 +233,7 @@ mod tests {
     #[test]
     fn a_message_of_any_length_arrives() {
         let (near, far) = pair();
+
         for bytes in [0, 5, BYTES_MAX] {
             let message: Vec<u8> = (0..bytes).map(|byte: usize| byte as u8).collect();
             let (request, reply) = std::thread::scope(|scope| {
@@ -218,6 +244,7 @@ mod tests {
             });
             assert!(request == message && reply.0 == message && reply.1.is_some());
         }
+
         drop(near);
         assert!(far.receive().unwrap().is_none());
     }

@@ -15,15 +15,17 @@ use wirecap::bpf::BpfError;
 use wirecap::device::DeviceSummary;
 use wirecap::filter::Filter;
 use wirecap::privileged::{
-    AttachLock, BindMode, GuardedHooks, Handle, Hook, HookPlan, HookState, Hooks, Inquiry, OpenedHook,
-    Opener, Pages, Privilege, SocketRef, Where,
+    AttachLock, BindMode, GuardedHooks, Handle, Hook, HookPlan, HookState, Hooks, Inquiry,
+    OpenedHook, Opener, Pages, Privilege, SocketRef, Where,
 };
 
 use crate::channel::{receive_reply, send_request};
-use crate::message::{Ask, FILTER_INSNS_MAX, Greeting, HookAsk, Reply, Terms, VERSION, decode, encode};
+use crate::message::{
+    Ask, FILTER_INSNS_MAX, Greeting, HookAsk, Reply, Terms, VERSION, decode, encode,
+};
 
-/// The process that carries out privileged requests. It ends when this value, all its clones, and all that it opened are
-/// gone.
+/// The process that carries out privileged requests. It ends when this value, all its clones, and
+/// all that it opened are gone.
 #[derive(Debug, Clone)]
 pub struct Broker {
     connection: Arc<Connection>,
@@ -52,10 +54,11 @@ impl Connection {
         let gone = || io::Error::other("the privileged process has ended");
         let socket = socket.as_ref().ok_or_else(gone)?;
         let sent = send_request(socket, bytes);
-        let answer = sent.and_then(|()| receive_reply(socket)).map_err(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => gone(),
-            _ => error,
-        })?;
+        let answer =
+            sent.and_then(|()| receive_reply(socket)).map_err(|error| match error.kind() {
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => gone(),
+                _ => error,
+            })?;
         let (bytes, descriptor) = answer.ok_or_else(gone)?;
         Ok((decode(&bytes)?, descriptor))
     }
@@ -74,7 +77,10 @@ impl Connection {
 
 /// An answer of another kind than the request's.
 fn confused<T>() -> io::Result<T> {
-    Err(io::Error::new(io::ErrorKind::InvalidData, "the privileged process gave an unexpected answer"))
+    Err(io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the privileged process gave an unexpected answer",
+    ))
 }
 
 /// Tells the broker that an object is no longer needed.
@@ -91,21 +97,25 @@ impl Drop for Closing {
 }
 
 impl Broker {
-    /// Starts `command`, which must call [`serve`](crate::serve) with its standard input, and sends it the terms.
+    /// Starts `command`, which must call [`serve`](crate::serve) with its standard input, and sends
+    /// it the terms.
     ///
     /// # Errors
     ///
     /// If the command cannot be started or rejects the terms.
     pub fn start(mut command: Command, terms: &Terms) -> io::Result<Self> {
         let (socket, other_end) = UnixStream::pair()?;
+
         // Before the first message: the kernel adds the sender's credentials when it is sent.
         set_socket_passcred(&other_end, true)?;
         let process = command.stdin(OwnedFd::from(other_end)).spawn()?;
+
         // The command has the other end as well, which would keep the socket open.
         drop(command);
         let connection = Arc::new(Connection { socket: Mutex::new(Some(socket)), process });
         let mut privileges = vec![Privilege::PacketSockets, Privilege::LockedMemory];
         privileges.retain(|privilege| privilege.is_own());
+
         let greeting = Greeting { version: VERSION, terms: terms.clone() };
         match connection.exchange(&encode(&greeting)?)? {
             (Reply::Done, _) => Ok(Self { connection, privileges }),
@@ -114,7 +124,8 @@ impl Broker {
         }
     }
 
-    /// Runs the command of the [`Terms`] with `path` after its arguments, and does not wait for its end.
+    /// Runs the command of the [`Terms`] with `path` after its arguments, and does not wait for its
+    /// end.
     ///
     /// # Errors
     ///
@@ -168,16 +179,44 @@ impl Opener for Broker {
         self.opened(&Ask::XdpSocket)
     }
 
-    fn register_umem(&self, socket: &Handle, file: &Handle, bytes: u64, cell_bytes: u32) -> io::Result<()> {
-        self.done(&Ask::RegisterUmem { socket: socket.number, file: file.number, bytes, cell_bytes })
+    fn register_umem(
+        &self,
+        socket: &Handle,
+        file: &Handle,
+        bytes: u64,
+        cell_bytes: u32,
+    ) -> io::Result<()> {
+        self.done(&Ask::RegisterUmem {
+            socket: socket.number,
+            file: file.number,
+            bytes,
+            cell_bytes,
+        })
     }
 
-    fn bind_xdp(&self, socket: &Handle, ifindex: u32, queue: u32, mode: BindMode) -> io::Result<()> {
+    fn bind_xdp(
+        &self,
+        socket: &Handle,
+        ifindex: u32,
+        queue: u32,
+        mode: BindMode,
+    ) -> io::Result<()> {
         self.done(&Ask::BindXdp { socket: socket.number, ifindex, queue, mode })
     }
 
-    fn bind_xdp_beside(&self, socket: &Handle, first: &Handle, ifindex: u32, queue: u32) -> io::Result<()> {
-        self.done(&Ask::BindXdpBeside { socket: socket.number, first: first.number, ifindex, queue })
+    fn bind_xdp_beside(
+        &self,
+        socket: &Handle,
+        first: &Handle,
+        ifindex: u32,
+        queue: u32,
+    ) -> io::Result<()> {
+        self.done(&Ask::BindXdpBeside {
+            socket: socket.number,
+            first: first.number,
+            ifindex,
+            queue,
+        })
     }
 
     fn packet_socket(&self) -> io::Result<(OwnedFd, Handle)> {
@@ -214,11 +253,18 @@ fn unasked(source: io::Error) -> OpenError {
 
 /// The same as an error of bpf(2).
 fn unasked_bpf(source: io::Error) -> BpfError {
-    BpfError::Failed { operation: "ask the".into(), object: "privileged process".to_owned(), source }
+    BpfError::Failed {
+        operation: "ask the".into(),
+        object: "privileged process".to_owned(),
+        source,
+    }
 }
 
 impl Broker {
-    fn turn_of(&self, answer: io::Result<(Reply, Option<OwnedFd>)>) -> Result<AttachLock, OpenError> {
+    fn turn_of(
+        &self,
+        answer: io::Result<(Reply, Option<OwnedFd>)>,
+    ) -> Result<AttachLock, OpenError> {
         match answer.map_err(unasked)?.0 {
             Reply::Object(object) => Ok(AttachLock::elsewhere(self.handle(object))),
             Reply::Fault(fault) => Err(fault.into()),
@@ -238,12 +284,14 @@ impl Hooks for Broker {
         if too_long.is_some() {
             plan.filter = None;
         }
+
         let turn = turn.number().unwrap_or_default();
         match self.connection.ask(&Ask::OpenHook { plan, turn }).map_err(unasked)? {
             (Reply::Hook(object, mut state), stamp_failed) => {
                 if let Some(reason) = too_long {
                     state.filters = Where::UserSpace(reason);
                 }
+
                 let hook = RemoteHook {
                     broker: self.clone(),
                     handle: self.handle(object),
@@ -260,7 +308,8 @@ impl Hooks for Broker {
 /// Why a filter cannot be sent, if it cannot.
 fn too_long(filter: &Filter) -> Option<String> {
     let insns = filter.program().len();
-    (insns > FILTER_INSNS_MAX).then(|| format!("it has {insns} instructions, more than {FILTER_INSNS_MAX}"))
+    (insns > FILTER_INSNS_MAX)
+        .then(|| format!("it has {insns} instructions, more than {FILTER_INSNS_MAX}"))
 }
 
 /// A hook in the broker.

@@ -25,8 +25,9 @@ use landlock::{
 };
 use rustix::process::{DumpableBehavior, Gid, Uid, getegid, geteuid, set_dumpable_behavior};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
-    set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 
 use wirecap::device::dedicated_directory;
@@ -34,7 +35,8 @@ use wirecap::device::dedicated_directory;
 use crate::message::User;
 use crate::{sys, system_calls, terminal};
 
-/// System files that a capture reads after it dropped its privileges: interfaces and their counters, and name lookups.
+/// System files that a capture reads after it dropped its privileges: interfaces and their
+/// counters, and name lookups.
 const SYSTEM: [&str; 8] = [
     "/proc",
     "/sys",
@@ -53,7 +55,8 @@ pub struct Confinement {
     pub user: User,
     /// It may do anything in these directories; paths that do not exist are ignored.
     pub writable: Vec<PathBuf>,
-    /// It may create files in these directories and write to files there, but neither read, rename nor remove files.
+    /// It may create files in these directories and write to files there, but neither read, rename
+    /// nor remove files.
     pub creatable: Vec<PathBuf>,
     /// Files, and directories with their contents, that it may read.
     pub readable: Vec<PathBuf>,
@@ -66,7 +69,8 @@ pub enum Landlocked {
     Fully,
     /// The rules that this kernel supports.
     Partly,
-    /// None: Landlock is not part of this kernel, or was not switched on (`lsm=` on its command line).
+    /// None: Landlock is not part of this kernel, or was not switched on (`lsm=` on its command
+    /// line).
     Not,
 }
 
@@ -75,10 +79,12 @@ const FILE_RULES: ABI = ABI::V5;
 const OTHER_RULES: ABI = ABI::V6;
 
 /// What creating a file needs: also to sync the directory.
-const CREATE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg | ReadDir});
+const CREATE: BitFlags<AccessFs> =
+    make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg | ReadDir});
 
 impl Confinement {
-    /// A recording for `user` into the directory or device at `writable`; without one, into open descriptors only.
+    /// A recording for `user` into the directory or device at `writable`; without one, into open
+    /// descriptors only.
     pub fn recording(user: User, writable: Option<&Path>) -> Self {
         let writable = writable.map(Path::to_owned).into_iter().collect();
         let mut readable = SYSTEM.map(PathBuf::from).to_vec();
@@ -93,9 +99,9 @@ impl Confinement {
     }
 
     /// From now on this thread, and those that it makes, have no capability, no way to get one
-    /// (`no_new_privs`), the user's IDs, no file but those named, no input of a terminal, and no system call but those that a
-    /// recording needs; no process of the user can inspect them. To be called before any other thread is made. It cannot be
-    /// undone.
+    /// (`no_new_privs`), the user's IDs, no file but those named, no input of a terminal, and no
+    /// system call but those that a recording needs; no process of the user can inspect them. To be
+    /// called before any other thread is made. It cannot be undone.
     ///
     /// # Errors
     ///
@@ -103,19 +109,23 @@ impl Confinement {
     pub fn enter(&self) -> io::Result<Landlocked> {
         terminal::give_up_input();
         set_no_new_privs(true)?;
+
         let landlocked = self.restrict_files()?;
         restrict_reach(Scope::from_all(OTHER_RULES)).map_err(io::Error::other)?;
         drop_bounding_set();
         self.user.become_them()?;
         drop_capabilities()?;
+
         // After the change of the user, at which the kernel sets it too, to fs.suid_dumpable.
         refuse_inspection()?;
         #[cfg(sabotage)]
         if crate::sabotage::is("cage-without-call-filter") {
             return Ok(landlocked);
         }
+
         sys::name_refused_calls()?;
         system_calls::refuse_others()?;
+
         Ok(landlocked)
     }
 
@@ -124,16 +134,25 @@ impl Confinement {
         if crate::sabotage::is("cage-without-landlock") {
             return Ok(Landlocked::Fully);
         }
+
         let rules = || -> Result<RulesetStatus, RulesetError> {
-            let (all, read) = (AccessFs::from_all(FILE_RULES), AccessFs::from_read(FILE_RULES));
+            let all = AccessFs::from_all(FILE_RULES);
+            let read = AccessFs::from_read(FILE_RULES);
             let creating = CREATE;
             #[cfg(sabotage)]
-            let creating = if crate::sabotage::is("cage-has-the-whole-directory") { all } else { creating };
-            let ruleset: RulesetCreated =
-                Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all)?.create()?;
+            let creating =
+                if crate::sabotage::is("cage-has-the-whole-directory") { all } else { creating };
+
+            let ruleset: RulesetCreated = Ruleset::default()
+                .set_compatibility(CompatLevel::BestEffort)
+                .handle_access(all)?
+                .create()?;
             let status = ruleset
                 .add_rules(path_beneath_rules(self.writable.iter().map(PathBuf::as_path), all))?
-                .add_rules(path_beneath_rules(self.creatable.iter().map(PathBuf::as_path), creating))?
+                .add_rules(path_beneath_rules(
+                    self.creatable.iter().map(PathBuf::as_path),
+                    creating,
+                ))?
                 .add_rules(path_beneath_rules(self.readable.iter().map(PathBuf::as_path), read))?
                 .no_new_privs(false)
                 .restrict_self()?;
@@ -153,8 +172,8 @@ impl From<RulesetStatus> for Landlocked {
     }
 }
 
-/// No TCP; no signals to processes outside, and no connections to their abstract sockets, as far as these are in `scopes` and the
-/// kernel has these rules. The filter of calls refuses the same.
+/// No TCP; no signals to processes outside, and no connections to their abstract sockets, as far as
+/// these are in `scopes` and the kernel has these rules. The filter of calls refuses the same.
 fn restrict_reach(scopes: BitFlags<Scope>) -> Result<Landlocked, RulesetError> {
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -166,8 +185,9 @@ fn restrict_reach(scopes: BitFlags<Scope>) -> Result<Landlocked, RulesetError> {
     Ok(status.ruleset.into())
 }
 
-/// From now on no other process of this user can take this one's descriptors (`pidfd_getfd`), trace it, or read its memory
-/// and what is in `/proc` about it for its owner. The kernel writes no core dump of it.
+/// From now on no other process of this user can take this one's descriptors (`pidfd_getfd`), trace
+/// it, or read its memory and what is in `/proc` about it for its owner. The kernel writes no core
+/// dump of it.
 ///
 /// # Errors
 ///
@@ -191,12 +211,14 @@ impl User {
             self.become_them()?;
             Ok(work())
         };
-        thread::scope(|scope| scope.spawn(acting).join()).unwrap_or_else(|panic| resume_unwind(panic))
+        thread::scope(|scope| scope.spawn(acting).join())
+            .unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// From now on this thread acts for this user.
     fn become_them(&self) -> io::Result<()> {
-        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        let uid = Uid::from_raw(self.uid);
+        let gid = Gid::from_raw(self.gid);
         if geteuid() == uid && getegid() == gid && !uid.is_root() {
             return Ok(());
         }
@@ -207,8 +229,8 @@ impl User {
     }
 }
 
-/// Drops the bounding set: this process executes no program that needs it. Requires CAP_SETPCAP, which root
-/// has.
+/// Drops the bounding set: this process executes no program that needs it. Requires CAP_SETPCAP,
+/// which root has.
 fn drop_bounding_set() {
     for capability in CapabilitySet::all().iter() {
         // Older kernels do not support all capabilities.
@@ -243,6 +265,7 @@ mod tests {
         let port = tcp.local_addr().unwrap();
         let name = SocketAddr::from_abstract_name(format!("wirecap-confine-{}", getpid())).unwrap();
         let _listening = UnixListener::bind_addr(&name).unwrap();
+
         let attack = move || {
             [
                 kill_process(other_id, Signal::CONT).map_err(io::Error::from),
@@ -261,6 +284,7 @@ mod tests {
         .unwrap();
         other.kill().and_then(|()| other.wait()).unwrap();
         assert!(before.iter().all(Result::is_ok), "{before:?}");
+
         // Older kernels lack some of these rules.
         if landlocked == Landlocked::Fully {
             let denied = |outcome: &io::Result<()>| {

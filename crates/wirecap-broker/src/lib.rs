@@ -1,14 +1,16 @@
-//! Divides a capture into two processes: a **broker** that keeps its privileges and never reads a packet, and a process that
-//! captures, parses and writes without privileges.
+//! Divides a capture into two processes: a **broker** that keeps its privileges and never reads a
+//! packet, and a process that captures, parses and writes without privileges.
 //!
-//! [`Broker::start`] starts the broker and sends it the [`Terms`]: the permitted interfaces, directory and command. Then
-//! [`Broker`] answers the privileged requests of the engine in the capturing process: each goes over a socket to [`serve`],
-//! which checks it against the terms, and creates, binds, loads or attaches what it asks for. [`Confinement::enter`] drops all
-//! permissions that the capturing process no longer needs.
+//! [`Broker::start`] starts the broker and sends it the [`Terms`]: the permitted interfaces,
+//! directory and command. Then [`Broker`] answers the privileged requests of the engine in the
+//! capturing process: each goes over a socket to [`serve`], which checks it against the terms, and
+//! creates, binds, loads or attaches what it asks for. [`Confinement::enter`] drops all permissions
+//! that the capturing process no longer needs.
 //!
-//! Requests are in the words of a capture (a filter, a ring, an interface). The broker makes and binds all sockets, makes the
-//! memory of the pools, and assembles, loads and holds all programs and maps. So an attacker who controls the capturing process
-//! can only capture other packets from the same interfaces.
+//! Requests are in the words of a capture (a filter, a ring, an interface). The broker makes and
+//! binds all sockets, makes the memory of the pools, and assembles, loads and holds all programs
+//! and maps. So an attacker who controls the capturing process can only capture other packets from
+//! the same interfaces.
 //!
 //! The requests, and what the broker does:
 //!

@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 use wirecap::bpf::BpfError;
 use wirecap::device::DeviceSummary;
 use wirecap::filter::Filter;
-use wirecap::privileged::{BindMode, GuardedHooks, HookFault, HookPlan, HookState, Inquiry, Pages, Where};
+use wirecap::privileged::{
+    BindMode, GuardedHooks, HookFault, HookPlan, HookState, Inquiry, Pages, Where,
+};
 
 /// A user that a process can act for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,29 +47,35 @@ impl User {
         Ok(Self { name: entry.name, uid: entry.uid.as_raw(), gid: entry.gid.as_raw() })
     }
 
-    /// The owner of a file or directory. If the owner is not in the system's list of users, the name is the
-    /// owner's number, and the group is that of the file.
+    /// The owner of a file or directory. If the owner is not in the system's list of users, the
+    /// name is the owner's number, and the group is that of the file.
     ///
     /// # Errors
     ///
     /// If the file does not exist, or the list of users cannot be read.
     pub fn owner_of(path: &Path) -> io::Result<Self> {
         let metadata = path.metadata()?;
-        let entry = unistd::User::from_uid(Uid::from_raw(metadata.uid())).map_err(io::Error::from)?;
+        let entry =
+            unistd::User::from_uid(Uid::from_raw(metadata.uid())).map_err(io::Error::from)?;
         Ok(match entry {
-            Some(entry) => Self { name: entry.name, uid: entry.uid.as_raw(), gid: entry.gid.as_raw() },
-            None => Self { name: metadata.uid().to_string(), uid: metadata.uid(), gid: metadata.gid() },
+            Some(entry) => {
+                Self { name: entry.name, uid: entry.uid.as_raw(), gid: entry.gid.as_raw() }
+            }
+            None => {
+                Self { name: metadata.uid().to_string(), uid: metadata.uid(), gid: metadata.gid() }
+            }
         })
     }
 }
 
-/// The terms: the requests that a broker may execute. They are fixed before the other process drops its privileges.
+/// The terms: the requests that a broker may execute. They are fixed before the other process drops
+/// its privileges.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The interfaces that may be captured, in the network namespace of the broker.
     pub interfaces: Vec<Permitted>,
-    /// Packet sockets may receive the packets of all interfaces, also of those that appear later, and all may become
-    /// promiscuous. Programs and AF_XDP sockets are for the `interfaces` only.
+    /// Packet sockets may receive the packets of all interfaces, also of those that appear later,
+    /// and all may become promiscuous. Programs and AF_XDP sockets are for the `interfaces` only.
     pub any: bool,
     /// The command runs as this user.
     pub user: User,
@@ -101,11 +109,12 @@ pub(crate) struct Greeting {
 
 /// Maximum bytes of a message: a filter of `FILTER_INSNS_MAX` instructions, and a reserve.
 pub const BYTES_MAX: usize = 1 << 20;
-/// Maximum instructions of a filter. A longer one runs in user space, as the kernel's verifier rejects it anyway.
+/// Maximum instructions of a filter. A longer one runs in user space, as the kernel's verifier
+/// rejects it anyway.
 pub(crate) const FILTER_INSNS_MAX: usize = 1 << 15;
 
-/// A request, in the words of a capture: none contains instructions of eBPF, or the ID of an object of the kernel. Objects
-/// that the broker made before are named by the numbers of its replies.
+/// A request, in the words of a capture: none contains instructions of eBPF, or the ID of an object
+/// of the kernel. Objects that the broker made before are named by the numbers of its replies.
 #[doc(hidden)] // public for tests
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Ask {
@@ -195,7 +204,8 @@ pub enum Reply {
 }
 
 pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
-    postcard::to_allocvec(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    postcard::to_allocvec(message)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 pub(crate) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> io::Result<T> {

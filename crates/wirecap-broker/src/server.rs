@@ -27,7 +27,9 @@ use wirecap::privileged::{self, AttachLock, Hook, HookPlan, LocalHook, OpenedHoo
 
 use crate::capabilities;
 use crate::channel::Capture;
-use crate::message::{Ask, BYTES_MAX, Greeting, HookAsk, Reply, Terms, VERSION, decode, encode, path_of};
+use crate::message::{
+    Ask, BYTES_MAX, Greeting, HookAsk, Reply, Terms, VERSION, decode, encode, path_of,
+};
 use crate::sockets::Sockets;
 use crate::sys::register_umem;
 use crate::terms::{Bounds, KEYS_MAX, Refusal};
@@ -55,12 +57,15 @@ pub fn serve(socket: impl Into<OwnedFd>) -> io::Result<()> {
         }
     };
     let sockets = Sockets::of(&terms.sockets);
+
     capabilities::keep_few()?;
     capture.reply(&encode(&Reply::Done)?, None)?;
+
     let mut server = Server::new(terms);
     let served = serve_requests(&capture, &mut server);
     server.end();
     capabilities::with_files(|| sockets.remove_dead())?;
+
     served
 }
 
@@ -173,8 +178,8 @@ impl Server {
     }
 
     fn answer(&mut self, bytes: &[u8]) -> (Reply, Option<OwnedFd>) {
-        let ask =
-            decode::<Ask>(bytes).map_err(|error| Failure::Refused(format!("an unknown request: {error}")));
+        let ask = decode::<Ask>(bytes)
+            .map_err(|error| Failure::Refused(format!("an unknown request: {error}")));
         match ask.and_then(|ask| self.perform(ask)) {
             Ok(answer) => answer,
             Err(Failure::Refused(why)) => (Reply::Refused(why), None),
@@ -186,7 +191,9 @@ impl Server {
     fn perform(&mut self, ask: Ask) -> Answer {
         self.bounds.check(&ask)?;
         match ask {
-            Ask::Netlink(inquiry) => Ok((Reply::Descriptor, Some(privileged::open_netlink_socket(inquiry)?))),
+            Ask::Netlink(inquiry) => {
+                Ok((Reply::Descriptor, Some(privileged::open_netlink_socket(inquiry)?)))
+            }
             Ask::PoolFile { bytes } => self.pool_file(bytes),
             Ask::XdpSocket => {
                 self.check_room()?;
@@ -198,10 +205,15 @@ impl Server {
                     return refuse("another object as a file");
                 };
                 #[cfg(sabotage)]
-                let most = if crate::sabotage::is("broker-umem-beyond-its-file") { &u64::MAX } else { most };
+                let most = if crate::sabotage::is("broker-umem-beyond-its-file") {
+                    &u64::MAX
+                } else {
+                    most
+                };
                 if bytes > *most {
                     return refuse(format!("{bytes} bytes of a file of {most}"));
                 }
+
                 register_umem(self.xdp_socket(socket)?, file, bytes, cell_bytes)?;
                 only(Reply::Done)
             }
@@ -266,27 +278,38 @@ impl Server {
         let used: u64 = self.objects.values().map(Object::bytes).sum();
         #[cfg(sabotage)]
         let used = if crate::sabotage::is("broker-memory-unbounded") { 0 } else { used };
+
         if used.saturating_add(bytes) > self.bytes_max {
-            return refuse(format!("{bytes} bytes of memory beside {used}, more than {}", self.bytes_max));
+            return refuse(format!(
+                "{bytes} bytes of memory beside {used}, more than {}",
+                self.bytes_max
+            ));
         }
-        let length = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+
+        let length =
+            usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let (file, pages) = privileged::pool_file(length)?;
         let number = self.add(Object::File { file: file.try_clone()?, bytes });
+
         Ok((Reply::File(number, pages), Some(file)))
     }
 
     fn open_hook(&mut self, mut plan: HookPlan, turn: u32) -> Answer {
-        // The program depends on the number of queues: one that may have all of them does not check whose packet it gets.
+        // The program depends on the number of queues: one that may have all of them does not check
+        // whose packet it gets.
         #[cfg(sabotage)]
         let told = plan.device.clone();
         plan.device = self.bounds.device(plan.device.index)?;
+
         #[cfg(sabotage)]
         if crate::sabotage::is("broker-believes-the-capture") {
             plan.device = told;
         }
+
         self.bounds.check_plan(&plan)?;
         self.turn(turn, plan.device.index)?;
         self.check_room()?;
+
         let used = self.objects.values().map(Object::keys).fold(0, u32::saturating_add);
         let keys = plan.steering.keys(plan.device.rx_queues.max(plan.device.rx_queues_max));
         if used.saturating_add(keys) > KEYS_MAX {
@@ -312,6 +335,7 @@ impl Server {
         let hook = Arc::clone(hook);
         let ifindex = *ifindex;
         let keys = *keys;
+
         let reply = match ask {
             HookAsk::Receive { key, socket } => {
                 let Object::XdpSocket { socket, ifindex: bound } = self.object(socket)? else {
@@ -324,8 +348,11 @@ impl Server {
                     (keys, bound)
                 };
                 if key >= keys || *bound != Some(ifindex) {
-                    return refuse(format!("a socket with key {key}, or bound to another interface"));
+                    return refuse(format!(
+                        "a socket with key {key}, or bound to another interface"
+                    ));
                 }
+
                 hook.receive(key, SocketRef { descriptor: socket.as_fd(), handle: None })?;
                 Reply::Done
             }
@@ -379,10 +406,12 @@ impl Server {
                     return refuse(unknown(number));
                 };
                 self.bounds.check_queues(device.index, queues.iter().copied(), *whole)?;
+
                 let state = hook.move_to(&device)?;
                 if let Some(Object::Hook { ifindex, .. }) = self.objects.get_mut(&number) {
                     *ifindex = device.index;
                 }
+
                 Reply::State(state)
             }
             HookAsk::Unseated => Reply::Count(hook.unseated()),
@@ -413,7 +442,9 @@ impl Server {
             #[cfg(sabotage)]
             Object::AttachLock { turn, .. } if crate::sabotage::is("broker-any-right") => Ok(turn),
             Object::AttachLock { turn, ifindex: of } if *of == ifindex => Ok(turn),
-            _ => refuse(format!("a change of the program of interface {ifindex} without the right")),
+            _ => {
+                refuse(format!("a change of the program of interface {ifindex} without the right"))
+            }
         }
     }
 
@@ -458,20 +489,25 @@ impl Server {
         if self.running.len() >= COMMANDS_MAX {
             return refuse(format!("more than {COMMANDS_MAX} commands at a time"));
         }
+
         let command = self.terms.command.as_deref().and_then(<[String]>::split_first);
         let Some((program, arguments)) = command else { return refuse("an empty command") };
         let mut command = Command::new(program);
         command.args(arguments).arg(path).stdin(Stdio::null());
+
         let user = &self.terms.user;
+
         // `uid` drops root's other groups as well.
         #[cfg(sabotage)]
         if crate::sabotage::is("broker-command-as-root") {
             self.running.push(command.spawn()?);
             return Ok(());
         }
+
         if geteuid().is_root() {
             command.uid(user.uid).gid(user.gid);
         }
+
         self.running.push(command.spawn()?);
         Ok(())
     }
@@ -483,7 +519,8 @@ impl Server {
     }
 }
 
-/// The request in these bytes, if it is within the terms, as far as that does not depend on earlier requests.
+/// The request in these bytes, if it is within the terms, as far as that does not depend on earlier
+/// requests.
 #[doc(hidden)] // public for tests
 #[allow(clippy::missing_errors_doc, reason = "why it is refused")]
 pub fn judge(terms: &Terms, bytes: &[u8]) -> Result<Ask, String> {

@@ -1,9 +1,11 @@
-//! Sockets in directories: whose process is dead, and how such a socket is removed, and no other file.
+//! Sockets in directories: whose process is dead, and how such a socket is removed, and no other
+//! file.
 //!
-//! A privileged process does this in directories that may belong to an unprivileged user, who can exchange files at any moment.
-//! So a path is resolved once, to an open directory; a socket is an open inode, whose number is not reused; and a removal acts
-//! for the owner of the directory. That user can exchange the file just before the removal, but only lose what the user could
-//! remove as well.
+//! A privileged process does this in directories that may belong to an unprivileged user, who can
+//! exchange files at any moment. So a path is resolved once, to an open directory; a socket is an
+//! open inode, whose number is not reused; and a removal acts for the owner of the directory. That
+//! user can exchange the file just before the removal, but only lose what the user could remove as
+//! well.
 //!
 //! The broker holds directory and socket open from the beginning, and removes the socket, only if
 //! the name is still its own, with the rights of the directory's owner.
@@ -18,7 +20,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, open, openat, statat, unlinkat};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
+};
 use rustix::process::geteuid;
 
 use crate::message::User;
@@ -35,7 +39,8 @@ pub enum SocketState {
     Free,
     /// A socket without a listening process.
     Dead,
-    /// A socket with a listening process, whose number is known if it can be connected to, or another kind of file.
+    /// A socket with a listening process, whose number is known if it can be connected to, or
+    /// another kind of file.
     Taken(Option<i32>),
 }
 
@@ -106,7 +111,8 @@ impl Named {
     /// `None` if the file is not a socket.
     fn open(path: &Path) -> io::Result<Option<Self>> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-        let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        let parent =
+            path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         let by_path = OFlags::PATH | OFlags::CLOEXEC;
         let directory = open(parent, by_path | OFlags::DIRECTORY, Mode::empty())?;
         let socket = openat(&directory, &name, by_path | OFlags::NOFOLLOW, Mode::empty())?;
@@ -151,9 +157,8 @@ impl Named {
         let owner = fstat(&self.directory)?;
         match geteuid().is_root() && owner.st_uid != 0 {
             false => unlink(),
-            true => {
-                User { name: owner.st_uid.to_string(), uid: owner.st_uid, gid: owner.st_gid }.act(unlink)?
-            }
+            true => User { name: owner.st_uid.to_string(), uid: owner.st_uid, gid: owner.st_gid }
+                .act(unlink)?,
         }
     }
 }
@@ -162,14 +167,17 @@ fn identity(status: &Stat) -> (u64, u64) {
     (status.st_dev, status.st_ino)
 }
 
-/// Takes the lock of the directory, if it has one. The owner of the directory may have replaced or locked it.
+/// Takes the lock of the directory, if it has one. The owner of the directory may have replaced or
+/// locked it.
 fn lock(directory: impl AsFd) -> io::Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = match openat(directory, OsStr::new(LOCK), flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
         opened => File::from(opened?),
     };
+
     let deadline = Instant::now() + LOCK_PATIENCE;
+
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
@@ -194,7 +202,8 @@ mod tests {
 
     impl Folder {
         fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("wirecap-sockets-{}-{name}", std::process::id()));
+            let folder =
+                std::env::temp_dir().join(format!("wirecap-sockets-{}-{name}", std::process::id()));
             fs::create_dir(&folder).unwrap();
             Self(folder)
         }
@@ -216,13 +225,19 @@ mod tests {
     #[test]
     fn only_a_dead_socket_is_removed() {
         let folder = Folder::new("dead");
-        let (dead, live) = (folder.dead("dead"), folder.0.join("live"));
+        let dead = folder.dead("dead");
+        let live = folder.0.join("live");
         let _listener = UnixListener::bind(&live).unwrap();
-        let (file, link) = (folder.0.join("file"), folder.0.join("link"));
+        let file = folder.0.join("file");
+        let link = folder.0.join("link");
+
         fs::write(&file, "kept").unwrap();
         symlink(&dead, &link).unwrap();
         assert_eq!(socket_state(&dead).unwrap(), SocketState::Dead);
-        assert_eq!(socket_state(&live).unwrap(), SocketState::Taken(Some(std::process::id().cast_signed())));
+        assert_eq!(
+            socket_state(&live).unwrap(),
+            SocketState::Taken(Some(std::process::id().cast_signed()))
+        );
         assert_eq!(socket_state(&file).unwrap(), SocketState::Taken(None));
         assert_eq!(socket_state(&link).unwrap(), SocketState::Taken(None));
         assert_eq!(socket_state(&folder.0.join("none")).unwrap(), SocketState::Free);
@@ -239,7 +254,8 @@ mod tests {
             |path: &Path| symlink(path.with_file_name("other"), path).unwrap(),
             |path: &Path| fs::rename(path.with_file_name("other"), path).unwrap(),
         ] {
-            let (path, _other) = (folder.dead("socket"), folder.dead("other"));
+            let path = folder.dead("socket");
+            let _other = folder.dead("other");
             let sockets = Sockets::of(std::slice::from_ref(&path));
             fs::remove_file(&path).unwrap();
             replace(&path);
@@ -252,8 +268,10 @@ mod tests {
 
     #[test]
     fn a_directory_that_has_taken_the_place_of_another_one_keeps_its_sockets() {
-        let (folder, other) = (Folder::new("first"), Folder::new("second"));
-        let (path, victim) = (folder.dead("socket"), other.dead("socket"));
+        let folder = Folder::new("first");
+        let other = Folder::new("second");
+        let path = folder.dead("socket");
+        let victim = other.dead("socket");
         let sockets = Sockets::of(std::slice::from_ref(&path));
         let moved = folder.0.with_extension("moved");
         fs::rename(&folder.0, &moved).unwrap();
@@ -285,13 +303,17 @@ mod tests {
         if !geteuid().is_root() {
             return println!("SKIP: root");
         }
+
         let folder = Folder::new("owner");
         let path = folder.dead("socket");
         chown(&folder.0, Some(65534), Some(65534)).unwrap();
+
         // A directory that its owner cannot write to.
-        fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o555)).unwrap();
+        fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o555))
+            .unwrap();
         assert_eq!(remove_socket(&path).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-        fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
         remove_socket(&path).unwrap();
         assert!(!path.exists());
     }

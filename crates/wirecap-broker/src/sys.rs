@@ -1,4 +1,5 @@
-//! All uses of `unsafe`: memory shared with another process, the terminal, and the signal of a refused call.
+//! All uses of `unsafe`: memory shared with another process, the terminal, and the signal of a
+//! refused call.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,7 +11,8 @@ use wirecap::privileged::{self, Mapping};
 
 use crate::system_calls;
 
-/// Registers the first `bytes` of `file` as the UMEM of `socket`. The kernel keeps the pages when the mapping is gone.
+/// Registers the first `bytes` of `file` as the UMEM of `socket`. The kernel keeps the pages when
+/// the mapping is gone.
 pub(crate) fn register_umem(
     socket: BorrowedFd<'_>,
     file: &OwnedFd,
@@ -26,7 +28,8 @@ pub(crate) fn register_umem(
 
 /// From now on the number of `stream` is `file`. Standard streams stay open, whatever they are.
 pub(crate) fn replace(stream: BorrowedFd<'_>, file: impl AsFd) -> io::Result<()> {
-    // SAFETY: both are open. The number stays a descriptor, of the kind that its users expect: one that they write to or read.
+    // SAFETY: both are open. The number stays a descriptor, of the kind that its users expect: one
+    // that they write to or read.
     match unsafe { libc::dup2(file.as_fd().as_raw_fd(), stream.as_raw_fd()) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -42,8 +45,8 @@ pub(crate) fn give_up_terminal(terminal: RawFd) -> io::Result<()> {
     }
 }
 
-/// Whether this process leads its session. The leader may be outside of this process's PID namespace, where it is 0 to the kernel, and
-/// a panic to `rustix`.
+/// Whether this process leads its session. The leader may be outside of this process's PID
+/// namespace, where it is 0 to the kernel, and a panic to `rustix`.
 pub(crate) fn leads_session() -> bool {
     // SAFETY: the calls have no effect.
     unsafe { libc::getsid(0) == libc::getpid() }
@@ -52,22 +55,27 @@ pub(crate) fn leads_session() -> bool {
 /// One entry for each system call that was already refused.
 static NAMED: [AtomicBool; 1024] = [const { AtomicBool::new(false) }; 1024];
 
-/// From now on a call that the system-call filter refuses fails with EPERM, and is named on standard error once.
+/// From now on a call that the system-call filter refuses fails with EPERM, and is named on
+/// standard error once.
 pub(crate) fn name_refused_calls() -> io::Result<()> {
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = refused;
     // SAFETY: a zeroed action is one without flags and with an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-    // SAFETY: the handler has the signature required by SA_SIGINFO, and makes only calls that signal-safety(7)
-    // allows.
+    // SAFETY: the handler has the signature required by SA_SIGINFO, and makes only calls that
+    // signal-safety(7) allows.
     match unsafe { libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-extern "C" fn refused(_signal: libc::c_int, information: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C" fn refused(
+    _signal: libc::c_int,
+    information: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     /// The head of `siginfo_t` for SIGSYS (`_sigsys` in the kernel's `asm-generic/siginfo.h`).
     #[repr(C)]
     struct RefusedCall {
@@ -76,19 +84,24 @@ extern "C" fn refused(_signal: libc::c_int, information: *mut libc::siginfo_t, c
         number: libc::c_int,
         architecture: libc::c_uint,
     }
-    // SAFETY: the kernel passes a complete `siginfo_t`, which is larger, and the filter raises SIGSYS.
+
+    // SAFETY: the kernel passes a complete `siginfo_t`, which is larger, and the filter raises
+    // SIGSYS.
     let number = unsafe { (*information.cast::<RefusedCall>()).number };
-    // SAFETY: the kernel passes the interrupted thread's context, which it loads again when this returns: the call fails
-    // with EPERM.
+
+    // SAFETY: the kernel passes the interrupted thread's context, which it loads again when this
+    // returns: the call fails with EPERM.
     unsafe { answer(context.cast(), -i64::from(libc::EPERM)) };
     let known = usize::try_from(number).ok().and_then(|number| NAMED.get(number));
     if known.is_some_and(|known| !known.swap(true, Ordering::Relaxed)) {
         let mut digits = [b'0'; 4];
         let mut rest = number;
+
         for digit in digits.iter_mut().rev() {
             *digit = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
+
         let (name, number) = match system_calls::name(number.into()) {
             Some(name) => (name, &[][..]),
             None => ("of number ", &digits[..]),
@@ -99,8 +112,8 @@ extern "C" fn refused(_signal: libc::c_int, information: *mut libc::siginfo_t, c
             number,
             b"\n",
         ] {
-            // SAFETY: pointer and length are those of a slice. An error is ignored, because standard error may
-            // be closed.
+            // SAFETY: pointer and length are those of a slice. An error is ignored, because
+            // standard error may be closed.
             let _ = unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
         }
     }

@@ -1,8 +1,8 @@
 //! The system-call filter of a recording process.
 //!
-//! It sees the numbers of a call, not what is behind an address: it can tell the request of an ioctl(2), but not the interface
-//! of a bind(2). Therefore calls that take an address are not in the list, except those of open files and of path names, which
-//! Landlock checks.
+//! It sees the numbers of a call, not what is behind an address: it can tell the request of an
+//! ioctl(2), but not the interface of a bind(2). Therefore calls that take an address are not in
+//! the list, except those of open files and of path names, which Landlock checks.
 //!
 //! `bind`, `connect` and `sendmsg`, which take an address of a socket, and `clone3`, which takes
 //! flags in memory, are refused. With limited arguments are permitted:
@@ -30,8 +30,8 @@ use std::io;
 
 use rustix::process::getpid;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter,
 };
 
 use Arguments::{All, Any, OneOf, PairOf};
@@ -49,7 +49,8 @@ enum Arguments {
     All(&'static [(u8, Is)]),
 }
 
-/// What an argument is. The kernel reads 32 bits of all but addresses, so the filter compares 32 bits too.
+/// What an argument is. The kernel reads 32 bits of all but addresses, so the filter compares 32
+/// bits too.
 #[derive(Debug, Clone, Copy)]
 enum Is {
     Value(u32),
@@ -70,11 +71,12 @@ macro_rules! calls {
     ($($name:ident)*) => { [$((libc::$name, stringify!($name), Any)),*] };
 }
 
-/// The calls for capturing, merging, compressing, writing, rotating and ending: memory and threads, files of the directory,
-/// and descriptors that are open.
+/// The calls for capturing, merging, compressing, writing, rotating and ending: memory and threads,
+/// files of the directory, and descriptors that are open.
 #[rustfmt::skip]
 const ALLOWED: &[Call] = &calls! {
-    // Memory, threads, time, signals. mmap(2) and mprotect(2) may make memory executable, as filters are compiled.
+    // Memory, threads, time, signals. mmap(2) and mprotect(2) may make memory executable, as
+    // filters are compiled.
     SYS_brk SYS_mmap SYS_munmap SYS_mprotect SYS_mremap SYS_madvise SYS_membarrier
     SYS_futex SYS_set_robust_list SYS_rseq SYS_exit SYS_exit_group SYS_gettid SYS_getpid SYS_getppid
     SYS_sched_yield SYS_sched_getaffinity SYS_sched_getparam SYS_sched_getscheduler SYS_getcpu
@@ -111,7 +113,8 @@ const ALLOWED_WITH: &[Call] = &[
     (libc::SYS_prctl, "SYS_prctl", OneOf(0, PRCTLS)),
     (libc::SYS_setsockopt, "SYS_setsockopt", PairOf(1, SOCKET_OPTIONS)),
     (libc::SYS_tgkill, "SYS_tgkill", All(&[(0, OwnProcess)])),
-    // A thread's own limits, which are read; its own processors; and its own priority, which is lowered (for indexes).
+    // A thread's own limits, which are read; its own processors; and its own priority, which is
+    // lowered (for indexes).
     (libc::SYS_prlimit64, "SYS_prlimit64", All(&[(0, Value(0)), (2, Null)])),
     (libc::SYS_sched_setaffinity, "SYS_sched_setaffinity", All(&[(0, Value(0))])),
     (libc::SYS_sched_setscheduler, "SYS_sched_setscheduler", All(&[(0, Value(0)), (1, Value(libc::SCHED_IDLE as u32))])),
@@ -120,14 +123,17 @@ const ALLOWED_WITH: &[Call] = &[
 
 const IOPRIO_WHO_PROCESS: u32 = 1;
 
-/// Nothing here writes to a terminal's input (TIOCSTI, TIOCLINUX) or sets its modes. The requests for interfaces only read,
-/// because the kernel requires CAP_NET_ADMIN for the others that SIOCETHTOOL has.
+/// Nothing here writes to a terminal's input (TIOCSTI, TIOCLINUX) or sets its modes. The requests
+/// for interfaces only read, because the kernel requires CAP_NET_ADMIN for the others that
+/// SIOCETHTOOL has.
 const IOCTLS: &[u32] = &[
-    // Whether a descriptor is a terminal, which newer C libraries ask by the second one, and how wide that is.
+    // Whether a descriptor is a terminal, which newer C libraries ask by the second one, and how
+    // wide that is.
     libc::TCGETS as u32,
     TCGETS2,
     libc::TIOCGWINSZ as u32,
-    // How many bytes a pipe holds; whether a call waits; whether a program that is executed has the descriptor.
+    // How many bytes a pipe holds; whether a call waits; whether a program that is executed has the
+    // descriptor.
     libc::FIONREAD as u32,
     libc::FIONBIO as u32,
     libc::FIOCLEX as u32,
@@ -151,8 +157,8 @@ const FCNTLS: &[u32] = &[
     libc::F_GETPIPE_SZ as u32,
 ];
 
-/// The name of a thread, and that of memory, which some versions of the C library set. Not PR_SET_DUMPABLE and PR_SET_PTRACER,
-/// which let other processes of the user in.
+/// The name of a thread, and that of memory, which some versions of the C library set. Not
+/// PR_SET_DUMPABLE and PR_SET_PTRACER, which let other processes of the user in.
 const PRCTLS: &[u32] =
     &[libc::PR_SET_NAME as u32, libc::PR_GET_NAME as u32, libc::PR_GET_DUMPABLE as u32, PR_SET_VMA];
 const PR_SET_VMA: u32 = 0x5356_4d41;
@@ -175,7 +181,8 @@ const SOCKET_OPTIONS: &[(u32, u32)] = &[
     (libc::SOL_XDP as u32, libc::XDP_UMEM_COMPLETION_RING as u32),
 ];
 
-/// The flags with which C libraries start a thread: glibc's, and musl's, which also has CLONE_DETACHED. No namespace, no process.
+/// The flags with which C libraries start a thread: glibc's, and musl's, which also has
+/// CLONE_DETACHED. No namespace, no process.
 const THREAD: u32 = (libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
@@ -191,15 +198,16 @@ const DETACHED_THREAD: u32 = THREAD | libc::CLONE_DETACHED as u32;
 const QUIETLY_REFUSED: &[Call] = &[
     // The C library starts a process with all signals blocked, so SIGSYS would end this one.
     (libc::SYS_clone, "SYS_clone", All(&[(0, Is::Not(THREAD)), (0, Is::Not(DETACHED_THREAD))])),
-    // To an address other than that to which the socket is connected or bound. The C library does so when a filter has the name
-    // of a host or a port, and goes on without an answer.
+    // To an address other than that to which the socket is connected or bound. The C library does
+    // so when a filter has the name of a host or a port, and goes on without an answer.
     (libc::SYS_sendto, "SYS_sendto", All(&[(4, Is::NotNull)])),
     (libc::SYS_sendmmsg, "SYS_sendmmsg", Any),
     // For the same names it looks for a name service (nscd), and reads files if there is none.
     (libc::SYS_socket, "SYS_socket", Any),
 ];
 
-/// The flags of clone3(2) are in memory. The C library calls clone(2) where the kernel lacks the newer call.
+/// The flags of clone3(2) are in memory. The C library calls clone(2) where the kernel lacks the
+/// newer call.
 const UNKNOWN: &[Call] = &calls! { SYS_clone3 };
 
 /// Calls that are refused, and whose names are printed.
@@ -219,18 +227,29 @@ const OFTEN_REFUSED: &[Call] = &calls! {
 /// The name of a call, such as `openat`, if it is in one of the lists above.
 pub(crate) fn name(number: i64) -> Option<&'static str> {
     let lists = [OFTEN_REFUSED, ALLOWED, ALLOWED_BY_OLD_NAMES, ALLOWED_WITH];
-    lists.into_iter().flatten().find(|(call, ..)| *call == number).map(|(_, name, _)| &name["SYS_".len()..])
+    lists
+        .into_iter()
+        .flatten()
+        .find(|(call, ..)| *call == number)
+        .map(|(_, name, _)| &name["SYS_".len()..])
 }
 
-/// From now on this thread, and threads that it starts, can make only these calls. Others raise SIGSYS, or fail.
+/// From now on this thread, and threads that it starts, can make only these calls. Others raise
+/// SIGSYS, or fail.
 pub(crate) fn refuse_others() -> io::Result<()> {
     let handled_below = [QUIETLY_REFUSED, UNKNOWN];
     let allowed = [ALLOWED, ALLOWED_BY_OLD_NAMES, ALLOWED_WITH].into_iter().flatten();
     let by_number = handled_below.into_iter().flatten().map(|(call, name, _)| (*call, *name, Any));
+
     let refuse = |calls: &[Call], error: i32| {
-        apply(calls.iter().copied(), SeccompAction::Allow, SeccompAction::Errno(error.cast_unsigned()))
+        apply(
+            calls.iter().copied(),
+            SeccompAction::Allow,
+            SeccompAction::Errno(error.cast_unsigned()),
+        )
     };
     refuse(UNKNOWN, libc::ENOSYS)?;
+
     #[cfg(sabotage)]
     let is_open = crate::sabotage::is("cage-starts-processes");
     #[cfg(not(sabotage))]
@@ -238,7 +257,9 @@ pub(crate) fn refuse_others() -> io::Result<()> {
     if !is_open {
         refuse(QUIETLY_REFUSED, libc::EPERM)?;
     }
-    // Of several filters, the strictest answer counts. This one is the last, because it refuses to add filters.
+
+    // Of several filters, the strictest answer counts. This one is the last, because it refuses to
+    // add filters.
     apply(allowed.copied().chain(by_number), SeccompAction::Trap, SeccompAction::Allow)
 }
 
@@ -252,17 +273,23 @@ fn apply(
         io::Error::other(format!("cannot apply the system-call filter: {error}"))
     };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+
     for (call, _, arguments) in calls {
         let alternatives = arguments.rules().map_err(|error| failed(&error))?;
         rules.entry(call).or_default().extend(alternatives);
     }
+
     #[cfg(sabotage)]
     if matches!(matching, SeccompAction::Allow) {
         permitted_by_a_saboteur().into_iter().for_each(|call| _ = rules.insert(call, Vec::new()));
     }
-    let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
-    let filter = SeccompFilter::new(rules, others, matching, architecture).map_err(|error| failed(&error))?;
+
+    let architecture =
+        TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
+    let filter = SeccompFilter::new(rules, others, matching, architecture)
+        .map_err(|error| failed(&error))?;
     let program: BpfProgram = filter.try_into().map_err(|error| failed(&error))?;
+
     apply_filter(&program).map_err(|error| failed(&error))
 }
 
@@ -292,7 +319,9 @@ impl Arguments {
             }
             PairOf(position, pairs) => pairs
                 .iter()
-                .map(|(first, second)| rule(&[(position, Value(*first)), (position + 1, Value(*second))]))
+                .map(|(first, second)| {
+                    rule(&[(position, Value(*first)), (position + 1, Value(*second))])
+                })
                 .collect(),
             All(conditions) => Ok(vec![rule(conditions)?]),
         }
@@ -326,7 +355,8 @@ mod tests {
         let any = [any(ALLOWED), any(ALLOWED_BY_OLD_NAMES)].concat();
         let restricted = [ALLOWED_WITH, QUIETLY_REFUSED, UNKNOWN].into_iter().flatten();
         for (call, name, _) in restricted {
-            // Without rules, a call is permitted with any arguments, and with rules only with those.
+            // Without rules, a call is permitted with any arguments, and with rules only with
+            // those.
             assert!(!any.contains(call), "{name}");
         }
     }

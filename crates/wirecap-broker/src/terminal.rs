@@ -25,34 +25,45 @@ use crate::sys;
 /// `/dev/ptmx`, which makes another terminal each time it is opened.
 const NEW_TERMINAL: (u32, u32) = (5, 2);
 
-/// Gives up the input of the terminal, and the terminal as the controlling one. Signals from it still arrive: it sends them to
-/// process groups.
+/// Gives up the input of the terminal, and the terminal as the controlling one. Signals from it
+/// still arrive: it sends them to process groups.
 pub(crate) fn give_up_input() {
     #[cfg(sabotage)]
     if crate::sabotage::is("cage-keeps-the-terminal") {
         return;
     }
-    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+
+    let input = io::stdin();
+    let output = io::stdout();
+    let errors = io::stderr();
     let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
     let terminals = streams.into_iter().enumerate().filter(|(_, stream)| isatty(stream));
-    let outcomes: Vec<io::Result<()>> = terminals.map(|(number, stream)| reopen(number, stream)).collect();
-    // A terminal that cannot be opened again remains readable. As the controlling one, it is not in the background.
+    let outcomes: Vec<io::Result<()>> =
+        terminals.map(|(number, stream)| reopen(number, stream)).collect();
+
+    // A terminal that cannot be opened again remains readable. As the controlling one, it is not in
+    // the background.
     let is_unreadable = outcomes.iter().all(Result::is_ok);
-    // As the leader of a session, the process would end the session with it: Ctrl-C would have no effect any more.
+
+    // As the leader of a session, the process would end the session with it: Ctrl-C would have no
+    // effect any more.
     let leads_session = sys::leads_session();
     if is_unreadable && !leads_session {
         let _has_none = give_up_controlling();
     }
 }
 
-/// Replaces a descriptor of a terminal by one that can only be written to. A background process with a controlling terminal cannot
-/// read what is typed, but one without could; this one cannot in either case.
+/// Replaces a descriptor of a terminal by one that can only be written to. A background process
+/// with a controlling terminal cannot read what is typed, but one without could; this one cannot in
+/// either case.
 fn reopen(number: usize, stream: BorrowedFd<'_>) -> io::Result<()> {
     let device = fstat(stream)?.st_rdev;
     if (major(device), minor(device)) == NEW_TERMINAL {
         return Err(io::ErrorKind::Unsupported.into());
     }
+
     let flags = fcntl_getfl(stream)?;
+
     // A serial line would wait for its other end.
     let more = (OFlags::NOCTTY | OFlags::NONBLOCK).bits().cast_signed();
     let path = match number {
@@ -64,12 +75,15 @@ fn reopen(number: usize, stream: BorrowedFd<'_>) -> io::Result<()> {
     if number != 0 && replacement.metadata()?.rdev() != device {
         return Err(io::ErrorKind::NotFound.into());
     }
+
     fcntl_setfl(&replacement, flags)?;
     sys::replace(stream, &replacement)
 }
 
 fn give_up_controlling() -> io::Result<()> {
-    let terminal =
-        File::options().read(true).custom_flags(OFlags::NOCTTY.bits().cast_signed()).open("/dev/tty")?;
+    let terminal = File::options()
+        .read(true)
+        .custom_flags(OFlags::NOCTTY.bits().cast_signed())
+        .open("/dev/tty")?;
     sys::give_up_terminal(terminal.as_raw_fd())
 }

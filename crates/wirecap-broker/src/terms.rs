@@ -1,4 +1,5 @@
-//! The terms of a broker, compared with requests: which interfaces, queues, sizes and paths are permitted.
+//! The terms of a broker, compared with requests: which interfaces, queues, sizes and paths are
+//! permitted.
 //!
 //! The terms name interfaces in the network namespace of the broker. An interface keeps its place
 //! in the terms by its index, also if it is renamed; when it is removed, one that appears under its
@@ -21,7 +22,8 @@ const QUEUES_MAX: u32 = 4096;
 pub(crate) const KEYS_MAX: u32 = 1 << 20;
 /// Maximum bytes of an interface's name (`IFNAMSIZ`, without the zero).
 const NAME_BYTES_MAX: usize = 15;
-/// The groups of notifications that a capture subscribes to: interfaces, addresses, routes, tc filters.
+/// The groups of notifications that a capture subscribes to: interfaces, addresses, routes, tc
+/// filters.
 const GROUPS: u32 = (libc::RTMGRP_LINK
     | libc::RTMGRP_IPV4_IFADDR
     | libc::RTMGRP_IPV4_ROUTE
@@ -51,8 +53,8 @@ struct Bound {
 }
 
 impl Bound {
-    /// Its present index. An interface that is renamed keeps its index; if it is removed, one that appears under its name
-    /// replaces it.
+    /// Its present index. An interface that is renamed keeps its index; if it is removed, one that
+    /// appears under its name replaces it.
     fn index(&mut self) -> Option<u32> {
         if self.index.is_none_or(|index| !exists(index)) {
             self.index = if_nametoindex(self.permitted.name.as_str()).ok().or(self.index);
@@ -65,11 +67,13 @@ impl Bound {
         if crate::sabotage::is("broker-any-queue") {
             return true;
         }
-        queue < QUEUES_MAX && self.permitted.queues.as_ref().is_none_or(|queues| queues.contains(&queue))
+        queue < QUEUES_MAX
+            && self.permitted.queues.as_ref().is_none_or(|queues| queues.contains(&queue))
     }
 }
 
-/// Whether an interface has this index. For one that does not exist, nix returns an empty name and no error.
+/// Whether an interface has this index. For one that does not exist, nix returns an empty name and
+/// no error.
 fn exists(index: u32) -> bool {
     if_indextoname(index).is_ok_and(|name| !name.is_empty())
 }
@@ -101,7 +105,9 @@ impl Bounds {
             Ask::BindXdp { ifindex, queue, .. } | Ask::BindXdpBeside { ifindex, queue, .. } => {
                 self.check_queue(*ifindex, *queue)
             }
-            Ask::BindPacket { .. } | Ask::Promiscuous { .. } | Ask::PromiscuousAlso { .. } if self.any => {
+            Ask::BindPacket { .. } | Ask::Promiscuous { .. } | Ask::PromiscuousAlso { .. }
+                if self.any =>
+            {
                 Ok(())
             }
             Ask::BindPacket { ifindex, .. }
@@ -188,10 +194,13 @@ impl Bounds {
         if crate::sabotage::is("broker-whole-interface") {
             return Ok(());
         }
-        let is_permitted = self.interface(ifindex)?.iter().any(|bound| bound.permitted.queues.is_none());
+
+        let is_permitted =
+            self.interface(ifindex)?.iter().any(|bound| bound.permitted.queues.is_none());
         if whole && !is_permitted {
             return Err(format!("all queues of interface {ifindex}"));
         }
+
         Ok(())
     }
 
@@ -218,18 +227,22 @@ impl Bounds {
         if !self.has_command {
             return Err("a command, but the recording has none".to_owned());
         }
+
         #[cfg(sabotage)]
         let path = if crate::sabotage::is("broker-parent-directory") {
             &self.directory.join(path.file_name().unwrap_or_default())
         } else {
             path
         };
-        let is_plain = |rest: &Path| rest.components().all(|part| matches!(part, Component::Normal(_)));
+        let is_plain =
+            |rest: &Path| rest.components().all(|part| matches!(part, Component::Normal(_)));
+
         match path.strip_prefix(&self.directory) {
             Ok(rest) if is_plain(rest) => Ok(()),
-            _ => {
-                Err(format!("the command for {}, which is outside the recording's directory", path.display()))
-            }
+            _ => Err(format!(
+                "the command for {}, which is outside the recording's directory",
+                path.display()
+            )),
         }
     }
 }

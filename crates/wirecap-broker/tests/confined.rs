@@ -1,7 +1,8 @@
 //! A process that has dropped all permissions is taken over, and tries to gain something.
 //!
-//! The tests run this program a second time as the confined process, because dropped permissions cannot be regained. A test is two
-//! functions of one name: `tests::NAME` starts the process and looks at it from outside, `attacks::NAME` is what it tries.
+//! The tests run this program a second time as the confined process, because dropped permissions
+//! cannot be regained. A test is two functions of one name: `tests::NAME` starts the process and
+//! looks at it from outside, `attacks::NAME` is what it tries.
 #![allow(unsafe_code)] // Attacks are system calls with any arguments.
 
 #[path = "../../wirecap-testbed/src/skip.rs"]
@@ -47,7 +48,8 @@ const TESTS: &[Test] = &tests! {
 fn main() -> ExitCode {
     let directory = env::var_os(DIRECTORY).map(PathBuf::from);
     if let (Ok(attack), Some(directory)) = (env::var(ATTACK), directory) {
-        let (.., attack) = TESTS.iter().find(|(name, ..)| *name == attack).expect("an attack of this name");
+        let (.., attack) =
+            TESTS.iter().find(|(name, ..)| *name == attack).expect("an attack of this name");
         attack(&directory);
         return ExitCode::SUCCESS;
     }
@@ -55,7 +57,8 @@ fn main() -> ExitCode {
         skip::skip("dropping permissions needs root");
         return ExitCode::SUCCESS;
     }
-    let only: Vec<String> = env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let only: Vec<String> =
+        env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let mut has_failed = false;
     for (name, test, _) in TESTS {
         if !only.is_empty() && !only.iter().any(|part| name.contains(part)) {
@@ -88,8 +91,8 @@ fn call<const N: usize>(number: i64, arguments: [usize; N]) -> io::Result<usize>
     let mut all = [0; 6];
     all[..N].copy_from_slice(&arguments);
     let [a, b, c, d, e, f] = all;
-    // SAFETY: the addresses in the arguments are those of values that outlive the call and are as long as the kernel expects. The
-    // calls do not change this process's memory otherwise.
+    // SAFETY: the addresses in the arguments are those of values that outlive the call and are as
+    // long as the kernel expects. The calls do not change this process's memory otherwise.
     match unsafe { libc::syscall(number, a, b, c, d, e, f) } {
         -1 => Err(io::Error::last_os_error()),
         value => Ok(value as usize),
@@ -175,8 +178,10 @@ mod tests {
         let said = run(attacking("a_confined_process_gets_nothing_back", directory, &[]));
         for call in ["execve", "setresuid"] {
             assert_eq!(
-                said.matches(&format!("a system call was rejected after privileges were dropped: {call}\n"))
-                    .count(),
+                said.matches(&format!(
+                    "a system call was rejected after privileges were dropped: {call}\n"
+                ))
+                .count(),
                 1,
                 "{said}"
             );
@@ -184,7 +189,9 @@ mod tests {
     }
 
     /// As `nsenter` and the commands that run a program in a container start it.
-    pub(super) fn a_process_whose_session_began_outside_its_pid_namespace_is_confined(directory: &Path) {
+    pub(super) fn a_process_whose_session_began_outside_its_pid_namespace_is_confined(
+        directory: &Path,
+    ) {
         let attack = "a_process_whose_session_began_outside_its_pid_namespace_is_confined";
         run(attacking(attack, directory, &["unshare", "--pid", "--fork", "--mount-proc"]));
     }
@@ -194,7 +201,8 @@ mod tests {
         assert_eq!(fs::read(directory.join("trace.pcap")).unwrap(), b"packets");
     }
 
-    /// A terminal: the end that a terminal emulator has, and the other one, from which the processes read.
+    /// A terminal: the end that a terminal emulator has, and the other one, from which the
+    /// processes read.
     fn terminal() -> (File, File) {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let emulator = openpt(flags).unwrap();
@@ -202,15 +210,18 @@ mod tests {
         unlockpt(&emulator).unwrap();
         let name = ptsname(&emulator, Vec::new()).unwrap().into_string().unwrap();
         let flags = libc::O_NOCTTY | libc::O_NONBLOCK;
-        let terminal = File::options().read(true).write(true).custom_flags(flags).open(name).unwrap();
+        let terminal =
+            File::options().read(true).write(true).custom_flags(flags).open(name).unwrap();
         (emulator.into(), terminal)
     }
 
-    /// The confined process leads the session of the terminal, so the terminal remains its controlling one, and it has a descriptor
-    /// that it can read: the filter of calls alone protects the input.
+    /// The confined process leads the session of the terminal, so the terminal remains its
+    /// controlling one, and it has a descriptor that it can read: the filter of calls alone
+    /// protects the input.
     pub(super) fn nothing_is_typed_into_the_terminal(directory: &Path) {
         let (_emulator, mut terminal) = terminal();
-        let mut command = attacking("nothing_is_typed_into_the_terminal", directory, &["setsid", "--ctty"]);
+        let mut command =
+            attacking("nothing_is_typed_into_the_terminal", directory, &["setsid", "--ctty"]);
         command.stdin(terminal.try_clone().unwrap());
         let _running = start(command);
         let typed = terminal.read(&mut [0; 16]).map_err(|error| error.kind());
@@ -247,7 +258,8 @@ mod tests {
 
     pub(super) fn no_other_process_of_the_user_is_signalled_or_limited(directory: &Path) {
         let mut victim = Running::of_user();
-        let mut command = attacking("no_other_process_of_the_user_is_signalled_or_limited", directory, &[]);
+        let mut command =
+            attacking("no_other_process_of_the_user_is_signalled_or_limited", directory, &[]);
         command.env(VICTIM, victim.id().to_string());
         let said = run(command);
         // Landlock refuses signals as well, but without a report.
@@ -259,14 +271,18 @@ mod tests {
 
     /// The broker's socket is a descriptor of the confined process.
     pub(super) fn no_other_process_of_the_user_takes_its_descriptors(directory: &Path) {
-        let command = attacking("no_other_process_of_the_user_takes_its_descriptors", directory, &[]);
-        let (confined, other) = (start(command), Running::of_user());
+        let command =
+            attacking("no_other_process_of_the_user_takes_its_descriptors", directory, &[]);
+        let confined = start(command);
+        let other = Running::of_user();
         let take = |id: u32| {
-            let process = pidfd_open(Pid::from_raw(id.cast_signed()).unwrap(), PidfdFlags::empty())?;
+            let process =
+                pidfd_open(Pid::from_raw(id.cast_signed()).unwrap(), PidfdFlags::empty())?;
             pidfd_getfd(process, 0, PidfdGetfdFlags::empty()).map_err(io::Error::from)
         };
         // The kernel detaches a tracer that ends.
-        let trace = |id: u32| call(libc::SYS_ptrace, [libc::PTRACE_SEIZE as usize, id as usize, 0, 0]);
+        let trace =
+            |id: u32| call(libc::SYS_ptrace, [libc::PTRACE_SEIZE as usize, id as usize, 0, 0]);
         let list = |id: u32| fs::read_dir(format!("/proc/{id}/fd")).map(drop);
         let read = |id: u32, file: &str| fs::read(format!("/proc/{id}/{file}"));
         let attack = |id: u32| {
@@ -278,7 +294,8 @@ mod tests {
                 ("reading its addresses", read(id, "auxv").map(drop)),
             ]
         };
-        // A thread with the user's rights and no others attacks. Its attacks work on another process of the user.
+        // A thread with the user's rights and no others attacks. Its attacks work on another
+        // process of the user.
         for (what, outcome) in user().act(|| attack(other.id())).unwrap() {
             assert!(outcome.is_ok(), "{what}: {outcome:?}");
         }
@@ -334,16 +351,25 @@ mod attacks {
         if landlocked == Landlocked::Not {
             skip::skip_on_this_machine("this kernel has no Landlock");
         } else {
-            assert_denied("the list of users, which every user may read", File::open("/etc/passwd"));
+            assert_denied(
+                "the list of users, which every user may read",
+                File::open("/etc/passwd"),
+            );
             assert_denied(
                 "a file in /tmp, which every user may create",
                 File::create("/tmp/wirecap-outside"),
             );
         }
-        assert_denied("another program in this process", Err::<(), _>(Command::new("/bin/true").exec()));
+        assert_denied(
+            "another program in this process",
+            Err::<(), _>(Command::new("/bin/true").exec()),
+        );
         assert_denied("another user", become_root());
         // A second call is also refused, but not reported again.
-        assert_denied("another program in this process", Err::<(), _>(Command::new("/bin/true").exec()));
+        assert_denied(
+            "another program in this process",
+            Err::<(), _>(Command::new("/bin/true").exec()),
+        );
     }
 
     fn become_root() -> io::Result<()> {
@@ -351,10 +377,15 @@ mod attacks {
         Ok(rustix::thread::set_thread_res_uid(root, root, root)?)
     }
 
-    pub(super) fn a_process_whose_session_began_outside_its_pid_namespace_is_confined(directory: &Path) {
+    pub(super) fn a_process_whose_session_began_outside_its_pid_namespace_is_confined(
+        directory: &Path,
+    ) {
         enter(directory);
         let status = fs::read_to_string("/proc/self/status").unwrap();
-        assert!(status.contains("NSsid:\t0") && status.contains("CapPrm:\t0000000000000000"), "{status}");
+        assert!(
+            status.contains("NSsid:\t0") && status.contains("CapPrm:\t0000000000000000"),
+            "{status}"
+        );
     }
 
     pub(super) fn one_file_is_created_and_no_other_is_read_or_removed(directory: &Path) {
@@ -399,7 +430,8 @@ mod attacks {
         // The width of its output.
         let mut size = [0_u8; 8];
         let address = size.as_mut_ptr() as usize;
-        call(libc::SYS_ioctl, [terminal.as_raw_fd() as usize, libc::TIOCGWINSZ as usize, address]).unwrap();
+        call(libc::SYS_ioctl, [terminal.as_raw_fd() as usize, libc::TIOCGWINSZ as usize, address])
+            .unwrap();
         say_tried();
     }
 
@@ -428,7 +460,8 @@ mod attacks {
         let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
         assert_denied("a thread with namespaces", clone((thread | libc::CLONE_NEWNET) as usize));
         let arguments = [namespaces as u64, 0, 0, 0, libc::SIGCHLD as u64, 0, 0, 0];
-        let outcome = call(libc::SYS_clone3, [arguments.as_ptr() as usize, size_of_val(&arguments)]);
+        let outcome =
+            call(libc::SYS_clone3, [arguments.as_ptr() as usize, size_of_val(&arguments)]);
         if let Ok(0) = outcome {
             std::process::exit(0);
         }
@@ -450,21 +483,24 @@ mod attacks {
 
     pub(super) fn no_socket_is_made_bound_or_connected(directory: &Path) {
         let before = |family| socket(family, SocketType::STREAM, None).unwrap();
-        let (inet, unix) = (before(AddressFamily::INET), before(AddressFamily::UNIX));
+        let inet = before(AddressFamily::INET);
+        let unix = before(AddressFamily::UNIX);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap();
         let name = format!("wirecap-confined-{}", getpid());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let _listening = UnixListener::bind_addr(&address).unwrap();
         enter(directory);
-        for family in [AddressFamily::INET, AddressFamily::INET6, AddressFamily::UNIX, AddressFamily::NETLINK]
+        for family in
+            [AddressFamily::INET, AddressFamily::INET6, AddressFamily::UNIX, AddressFamily::NETLINK]
         {
             assert_denied("a socket", socket(family, SocketType::DGRAM, None));
         }
         assert_denied("a packet socket", socket(AddressFamily::PACKET, SocketType::RAW, None));
         assert_denied("a pair of sockets", UnixDatagram::pair());
         assert_denied("a connection", rustix::net::connect(&inet, &port));
-        let abstract_name = rustix::net::SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        let abstract_name =
+            rustix::net::SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
         let outcome = rustix::net::connect(&unix, &abstract_name);
         assert_denied("a connection to an abstract socket", outcome);
         let outcome = rustix::net::bind(&inet, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
@@ -486,9 +522,11 @@ mod attacks {
             ip(&["link", "set", other_end, "up"]);
         }
         let own = packet_socket("a0");
-        let (near, far) = (packet_socket("a1"), packet_socket("b1"));
+        let near = packet_socket("a1");
+        let far = packet_socket("b1");
         // Another capture of the same interface, in a fan-out group.
-        let (group, other) = (7_u32, packet_socket("a0"));
+        let group = 7_u32;
+        let other = packet_socket("a0");
         let arguments = [
             other.as_raw_fd() as usize,
             libc::SOL_PACKET as usize,
@@ -506,7 +544,8 @@ mod attacks {
         assert_denied("another interface", call(libc::SYS_bind, [number, address, bytes]));
         let promiscuous = [elsewhere.sll_ifindex as u32, libc::PACKET_MR_PROMISC as u32, 0, 0];
         let option = |level: i32, name: i32, value: &[u32]| {
-            let (address, bytes) = (value.as_ptr() as usize, size_of_val(value));
+            let address = value.as_ptr() as usize;
+            let bytes = size_of_val(value);
             call(libc::SYS_setsockopt, [number, level as usize, name as usize, address, bytes])
         };
         let outcome = option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &promiscuous);
@@ -523,14 +562,22 @@ mod attacks {
         }
         // The same numbers in 64 bits, of which the kernel reads 32.
         let high = 1 << 40;
-        let arguments =
-            [number, libc::SOL_PACKET as usize | high, libc::PACKET_TX_RING as usize | high, address, 16];
+        let arguments = [
+            number,
+            libc::SOL_PACKET as usize | high,
+            libc::PACKET_TX_RING as usize | high,
+            address,
+            16,
+        ];
         assert_denied("option", call(libc::SYS_setsockopt, arguments));
         option(libc::SOL_PACKET, libc::PACKET_RESERVE, &[0]).unwrap();
 
         let frame = |last: u8| [&[0xff_u8; 12][..], &[0x88, 0xb5], &[last; 50]].concat();
         let send = |frame: &[u8], address: usize| {
-            call(libc::SYS_sendto, [number, frame.as_ptr() as usize, frame.len(), 0, address, bytes])
+            call(
+                libc::SYS_sendto,
+                [number, frame.as_ptr() as usize, frame.len(), 0, address, bytes],
+            )
         };
         assert_denied("sending elsewhere", send(&frame(1), address));
         let second = frame(2);
@@ -540,12 +587,14 @@ mod attacks {
         assert_denied("sending elsewhere", sending(libc::SYS_sendmmsg));
         assert_denied("sending elsewhere", sending(libc::SYS_sendmsg));
         assert!(!heard(&far), "a frame was sent on another interface");
-        // What remains: a share of the packets that others capture on its own interface, and sending there.
+        // What remains: a share of the packets that others capture on its own interface, and
+        // sending there.
         option(libc::SOL_PACKET, libc::PACKET_FANOUT, &[group]).unwrap();
         rustix::io::write(&own, &frame(3)).unwrap();
         assert!(heard(&near));
         let flags = [0_u8; 40];
-        let request = call(libc::SYS_ioctl, [number, libc::SIOCSIFFLAGS as usize, flags.as_ptr() as usize]);
+        let request =
+            call(libc::SYS_ioctl, [number, libc::SIOCSIFFLAGS as usize, flags.as_ptr() as usize]);
         assert_denied("settings of an interface", request);
     }
 
@@ -592,7 +641,8 @@ mod attacks {
         let other: usize = env::var(VICTIM).unwrap().parse().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
         enter(directory);
-        let (own, end) = (getpid().as_raw_nonzero().get() as usize, libc::SIGTERM as usize);
+        let own = getpid().as_raw_nonzero().get() as usize;
+        let end = libc::SIGTERM as usize;
         let information = [0_u64; 16];
         let information = information.as_ptr() as usize;
         assert_denied("a signal", call(libc::SYS_kill, [other, end]));
@@ -600,7 +650,10 @@ mod attacks {
         assert_denied("a signal", call(libc::SYS_tkill, [other, end]));
         assert_denied("a signal", call(libc::SYS_tgkill, [other, other, end]));
         assert_denied("a signal", call(libc::SYS_rt_sigqueueinfo, [other, end, information]));
-        assert_denied("a signal", call(libc::SYS_rt_tgsigqueueinfo, [other, other, end, information]));
+        assert_denied(
+            "a signal",
+            call(libc::SYS_rt_tgsigqueueinfo, [other, other, end, information]),
+        );
         assert_denied("a handle", call(libc::SYS_pidfd_open, [other, 0]));
         call(libc::SYS_tgkill, [own, own, 0]).unwrap();
         // Signals by a descriptor that has something to read.
@@ -611,20 +664,30 @@ mod attacks {
             call(libc::SYS_fcntl, [pipe, F_SETOWN_EX, [0, other as u32].as_ptr() as usize]),
         );
         assert_denied("a signal", call(libc::SYS_fcntl, [pipe, F_SETSIG, end]));
-        assert_denied("an owner", call(libc::SYS_ioctl, [pipe, FIOSETOWN, &raw const other as usize]));
+        assert_denied(
+            "an owner",
+            call(libc::SYS_ioctl, [pipe, FIOSETOWN, &raw const other as usize]),
+        );
         let asynchronous = (libc::O_ASYNC | libc::O_NONBLOCK) as usize;
-        assert_denied("signals", call(libc::SYS_fcntl, [pipe, libc::F_SETFL as usize, asynchronous]));
+        assert_denied(
+            "signals",
+            call(libc::SYS_fcntl, [pipe, libc::F_SETFL as usize, asynchronous]),
+        );
         call(libc::SYS_fcntl, [pipe, libc::F_SETFL as usize, libc::O_NONBLOCK as usize]).unwrap();
         rustix::io::write(&write, b"x").unwrap();
 
         let limit = [0_u64; 2];
-        let (none, limit) = (ptr::null::<u8>() as usize, limit.as_ptr() as usize);
+        let none = ptr::null::<u8>() as usize;
+        let limit = limit.as_ptr() as usize;
         for process in [other, 0] {
             let arguments = [process, libc::RLIMIT_NOFILE as usize, limit, none];
             assert_denied("a limit", call(libc::SYS_prlimit64, arguments));
         }
         let set = [1_u64; 16];
-        assert_denied("processors", call(libc::SYS_sched_setaffinity, [other, 128, set.as_ptr() as usize]));
+        assert_denied(
+            "processors",
+            call(libc::SYS_sched_setaffinity, [other, 128, set.as_ptr() as usize]),
+        );
         let priority = [0_u32; 1];
         let priority = priority.as_ptr() as usize;
         let idle = libc::SCHED_IDLE as usize;
@@ -642,7 +705,8 @@ mod attacks {
 
     pub(super) fn no_other_process_of_the_user_takes_its_descriptors(directory: &Path) {
         enter(directory);
-        let set = |option: i32, value: usize| call(libc::SYS_prctl, [option as usize, value, 0, 0, 0]);
+        let set =
+            |option: i32, value: usize| call(libc::SYS_prctl, [option as usize, value, 0, 0, 0]);
         assert_eq!(set(libc::PR_GET_DUMPABLE, 0).unwrap(), 0, "it can be inspected");
         assert_denied("being inspected again", set(libc::PR_SET_DUMPABLE, 1));
         assert_denied("being traced", set(libc::PR_SET_PTRACER, usize::MAX));

@@ -29,9 +29,9 @@ pub(crate) type DirectionCode = c_int;
 pub(crate) fn value_of<T: Copy>(code: c_int, values: &[T], name: &str) -> Result<T, Failure> {
     let value = usize::try_from(code).ok().and_then(|code| values.get(code));
     let last = values.len() - 1;
-    value
-        .copied()
-        .ok_or_else(|| Failure::new(Status::Argument, format!("invalid {name} {code}: expected 0 to {last}")))
+    value.copied().ok_or_else(|| {
+        Failure::new(Status::Argument, format!("invalid {name} {code}: expected 0 to {last}"))
+    })
 }
 
 /// The engines, ordered by number.
@@ -258,7 +258,8 @@ mod tests {
         ($claims:ident, $rust:ty as $c:literal { $($field:ident,)* }) => {
             let _ = writeln!($claims, "_Static_assert(sizeof({}) == {}, \"size\");", $c, size_of::<$rust>());
             $(
-                let (member, offset) = (stringify!($field), offset_of!($rust, $field));
+                let member = stringify!($field);
+                let offset = offset_of!($rust, $field);
                 let _ = writeln!($claims, "_Static_assert(offsetof({}, {member}) == {offset}, {member:?});", $c);
             )*
         };
@@ -290,6 +291,7 @@ mod tests {
         layout!(claims, FrameInfo as "struct wirecap_frame" { data, data_len, len, timestamp_ns, packet, });
         layout!(claims, Piece as "struct iovec" { base as "iov_base", len as "iov_len", });
         layout!(claims, wirecap::filter::ClassicInsn as "struct sock_filter" { code, jt, jf, k, });
+
         let mut equal = |name: &str, value: i64| {
             let _ = writeln!(claims, "_Static_assert({name} == {value}, \"{name}\");");
         };
@@ -313,6 +315,7 @@ mod tests {
         for (name, status) in statuses {
             equal(&format!("WIRECAP_{name}"), status as i64);
         }
+
         let flags = [
             ("UP", DEVICE_UP),
             ("RUNNING", DEVICE_RUNNING),
@@ -322,6 +325,7 @@ mod tests {
         for (name, flag) in flags {
             equal(&format!("WIRECAP_DEVICE_{name}"), i64::from(flag));
         }
+
         let answers = [
             ("YES", LOSSLESS_YES),
             ("UNTIL", LOSSLESS_UNTIL),
@@ -331,10 +335,18 @@ mod tests {
         for (name, answer) in answers {
             equal(&format!("WIRECAP_LOSSLESS_{name}"), i64::from(answer));
         }
+
         let place = |place: Option<usize>| place.expect("it is in the list") as i64;
-        for (name, engine) in [("AUTO", Engine::Auto), ("XDP", Engine::Xdp), ("PACKET", Engine::Packet)] {
-            equal(&format!("WIRECAP_ENGINE_{name}"), place(ENGINES.iter().position(|own| *own == engine)));
+
+        for (name, engine) in
+            [("AUTO", Engine::Auto), ("XDP", Engine::Xdp), ("PACKET", Engine::Packet)]
+        {
+            equal(
+                &format!("WIRECAP_ENGINE_{name}"),
+                place(ENGINES.iter().position(|own| *own == engine)),
+            );
         }
+
         let timestamps = [
             ("NONE", Timestamps::None),
             ("BATCH", Timestamps::Batch),
@@ -347,24 +359,33 @@ mod tests {
                 place(TIMESTAMPS.iter().position(|own| *own == which)),
             );
         }
-        let directions = [("IN", Direction::In), ("OUT", Direction::Out), ("INOUT", Direction::InOut)];
+
+        let directions =
+            [("IN", Direction::In), ("OUT", Direction::Out), ("INOUT", Direction::InOut)];
         for (name, direction) in directions {
             let number = DIRECTIONS.iter().position(|own| *own == direction);
             equal(&format!("WIRECAP_DIRECTION_{name}"), place(number));
         }
-        let _ =
-            writeln!(claims, "_Static_assert(WIRECAP_NOT_REPORTED == {NOT_REPORTED}u, \"not reported\");");
+
+        let _ = writeln!(
+            claims,
+            "_Static_assert(WIRECAP_NOT_REPORTED == {NOT_REPORTED}u, \"not reported\");"
+        );
         let _ = writeln!(claims, "_Static_assert(WIRECAP_NO_QUEUE == {NO_QUEUE}u, \"no queue\");");
         let _ = writeln!(claims, "_Static_assert(WIRECAP_NO_TAG == {NO_TAG}, \"no tag\");");
+        let _ = writeln!(
+            claims,
+            "_Static_assert(WIRECAP_TX_AS_RECEIVED == {TX_AS_RECEIVED}, \"as received\");"
+        );
         let _ =
-            writeln!(claims, "_Static_assert(WIRECAP_TX_AS_RECEIVED == {TX_AS_RECEIVED}, \"as received\");");
-        let _ = writeln!(claims, "_Static_assert(WIRECAP_TX_BY_FLOW == {TX_BY_FLOW}, \"by flow\");");
+            writeln!(claims, "_Static_assert(WIRECAP_TX_BY_FLOW == {TX_BY_FLOW}, \"by flow\");");
         let version = env!("CARGO_PKG_VERSION");
         let _ = writeln!(
             claims,
             "_Static_assert(sizeof(WIRECAP_VERSION) == {}, \"version\");",
             version.len() + 1
         );
+
         claims
     }
 
@@ -394,8 +415,10 @@ mod tests {
             info.dropped_other - info.dropped_no_ring,
         ];
         assert_eq!(dropped, [1, 2, 3, 4, 5]);
+
         let others = [info.seen, info.offered, info.delivered, info.bytes, info.filtered];
         assert_eq!(others, [6, 7, 8, 9, 10]);
+
         let others = [info.offloaded_chunks, info.abandoned_chunks, info.super_packets];
         assert_eq!(others, [11, 12, 13]);
         assert_eq!([info.cut, info.stalls, info.starved], [14, 15, 16]);
@@ -406,9 +429,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("claims.c");
         std::fs::write(&source, claims()).unwrap();
+
         let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
-        let flags = ["-std=c11", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only", "-I", include];
-        let output = Command::new("cc").args(flags).arg(&source).output().expect("a C compiler is installed");
+        let flags = [
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-pedantic",
+            "-Werror",
+            "-fsyntax-only",
+            "-I",
+            include,
+        ];
+        let output = Command::new("cc")
+            .args(flags)
+            .arg(&source)
+            .output()
+            .expect("a C compiler is installed");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }

@@ -22,7 +22,8 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str
     }
     // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| Failure::new(Status::Argument, format!("{name} is not UTF-8: {text:?}")))
+    text.to_str()
+        .map_err(|_| Failure::new(Status::Argument, format!("{name} is not UTF-8: {text:?}")))
 }
 
 /// A list from the program.
@@ -30,7 +31,11 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str
 /// # Safety
 ///
 /// `first` must be null or point to `count` values that are valid for `'a`.
-pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
+pub(crate) unsafe fn list<'a, T>(
+    first: *const T,
+    count: usize,
+    name: &str,
+) -> Result<&'a [T], Failure> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(missing(name)),
@@ -51,14 +56,16 @@ impl<T> Room<T> {
     ///
     /// # Safety
     ///
-    /// `place` must be null or point to space for a `T`, which only this value may use while it lives.
+    /// `place` must be null or point to space for a `T`, which only this value may use while it
+    /// lives.
     pub(crate) unsafe fn at(place: *mut T, name: &str) -> Result<Self, Failure> {
         NonNull::new(place).map(Self).ok_or_else(|| missing(name))
     }
 
     /// Stores the result.
     pub(crate) fn put(&self, value: T) {
-        // SAFETY: guaranteed by the caller of `at`. The previous contents are overwritten without being read.
+        // SAFETY: guaranteed by the caller of `at`. The previous contents are overwritten without
+        // being read.
         unsafe { self.0.write(value) }
     }
 }
@@ -96,8 +103,8 @@ impl<T> Rooms<T> {
     }
 }
 
-/// Space for several structures whose size may differ in the program, because it was compiled with another
-/// version of the header. The structures begin with the same members.
+/// Space for several structures whose size may differ in the program, because it was compiled with
+/// another version of the header. The structures begin with the same members.
 pub(crate) struct SizedRooms<T> {
     rooms: Rooms<T>,
     /// Size of a structure in the program.
@@ -109,9 +116,14 @@ impl<T: Copy> SizedRooms<T> {
     ///
     /// # Safety
     ///
-    /// As for [`Room::at`], for `count` values of `size` bytes each. `T` must be a C structure without
-    /// padding.
-    pub(crate) unsafe fn at(first: *mut T, size: usize, count: usize, name: &str) -> Result<Self, Failure> {
+    /// As for [`Room::at`], for `count` values of `size` bytes each. `T` must be a C structure
+    /// without padding.
+    pub(crate) unsafe fn at(
+        first: *mut T,
+        size: usize,
+        count: usize,
+        name: &str,
+    ) -> Result<Self, Failure> {
         if !size.is_multiple_of(align_of::<T>()) || !(SIZE_MIN..=SIZE_MAX).contains(&size) {
             let text = format!("invalid size {size} of {name}: expected sizeof the structure");
             return Err(Failure::new(Status::Argument, text));
@@ -126,10 +138,13 @@ impl<T: Copy> SizedRooms<T> {
         if self.size == size_of::<T>() {
             return self.rooms.fill(values);
         }
+
         let common = self.size.min(size_of::<T>());
         let mut filled = 0;
+
         for value in values.take(self.rooms.count) {
-            // SAFETY: guaranteed by the caller of `at`; there is space for `count` values of `size` bytes.
+            // SAFETY: guaranteed by the caller of `at`; there is space for `count` values of `size`
+            // bytes.
             unsafe {
                 let place = self.rooms.first.cast::<u8>().add(filled * self.size);
                 place.as_ptr().copy_from_nonoverlapping((&raw const value).cast(), common);
@@ -137,6 +152,7 @@ impl<T: Copy> SizedRooms<T> {
             }
             filled += 1;
         }
+
         filled
     }
 }
@@ -152,19 +168,25 @@ mod tests {
     #[test]
     fn structures_of_other_versions_share_their_common_members() {
         let values = [[1_u64, 2, 3, 4], [5, 6, 7, 8]];
-        for (words, expected) in
-            [(3, vec![1, 2, 3, 5, 6, 7]), (4, values.concat()), (5, vec![1, 2, 3, 4, 0, 5, 6, 7, 8, 0])]
-        {
+        for (words, expected) in [
+            (3, vec![1, 2, 3, 5, 6, 7]),
+            (4, values.concat()),
+            (5, vec![1, 2, 3, 4, 0, 5, 6, 7, 8, 0]),
+        ] {
             let mut room = vec![9_u64; 10];
             // SAFETY: there is space for two structures.
-            let rooms = unsafe { SizedRooms::<[u64; 4]>::at(room.as_mut_ptr().cast(), words * 8, 2, "them") };
+            let rooms = unsafe {
+                SizedRooms::<[u64; 4]>::at(room.as_mut_ptr().cast(), words * 8, 2, "them")
+            };
             assert_eq!(rooms.unwrap().fill(values.into_iter()), 2);
             assert_eq!(room[..2 * words], expected, "{words} words");
             assert!(room[2 * words..].iter().all(|&word| word == 9));
         }
+
         // SAFETY: the call writes nothing.
-        let refused =
-            |size| unsafe { SizedRooms::<[u64; 4]>::at(std::ptr::null_mut(), size, 0, "them") }.is_err();
+        let refused = |size| {
+            unsafe { SizedRooms::<[u64; 4]>::at(std::ptr::null_mut(), size, 0, "them") }.is_err()
+        };
         assert!(refused(0) && refused(12) && refused(1 << 20) && !refused(32));
     }
 }

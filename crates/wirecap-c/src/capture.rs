@@ -19,8 +19,8 @@ use crate::registry::{Handle, Kept, Registry, handle};
 
 /// An open capture.
 pub(crate) struct Opened {
-    // Declared first, so it is dropped before its workers: in basic mode no other worker takes over the rings
-    // of a dropped worker.
+    // Declared first, so it is dropped before its workers: in basic mode no other worker takes over
+    // the rings of a dropped worker.
     pub(crate) capture: Capture,
     workers: Mutex<Vec<Option<wirecap::Worker>>>,
     /// The names of the capture's rings.
@@ -29,7 +29,8 @@ pub(crate) struct Opened {
     stop: OnceLock<StopPipe>,
 }
 
-/// A pipe whose write end a signal handler may use, and a thread that reads it and stops the capture.
+/// A pipe whose write end a signal handler may use, and a thread that reads it and stops the
+/// capture.
 struct StopPipe {
     writer: PipeWriter,
     ended: Arc<AtomicBool>,
@@ -38,7 +39,8 @@ struct StopPipe {
 impl StopPipe {
     fn new(capture: &Capture) -> io::Result<Self> {
         let (mut reader, writer) = io::pipe()?;
-        let (stopper, ended) = (capture.stopper(), Arc::new(AtomicBool::new(false)));
+        let stopper = capture.stopper();
+        let ended = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ended);
         // Handlers may write several times, so the thread keeps the read end open.
         thread::Builder::new().name("wirecap-stop".to_owned()).spawn(move || {
@@ -86,9 +88,9 @@ impl Opened {
         let count = workers.len();
         match workers.get_mut(index as usize) {
             None => Err(out_of_range("worker", index, count)),
-            Some(worker) => worker
-                .take()
-                .ok_or_else(|| Failure::new(Status::Busy, format!("worker {index} was already opened"))),
+            Some(worker) => worker.take().ok_or_else(|| {
+                Failure::new(Status::Busy, format!("worker {index} was already opened"))
+            }),
         }
     }
 }
@@ -102,8 +104,11 @@ extern "C" fn wirecap_version() -> *const c_char {
 #[unsafe(no_mangle)]
 extern "C" fn wirecap_version_number() -> c_int {
     let number = |text: &str| text.parse::<c_int>().unwrap_or_default();
-    let parts =
-        [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
+    let parts = [
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        env!("CARGO_PKG_VERSION_MINOR"),
+        env!("CARGO_PKG_VERSION_PATCH"),
+    ];
     let [major, minor, patch] = parts.map(number);
     major * 1_000_000 + minor * 1_000 + patch
 }
@@ -173,7 +178,10 @@ unsafe extern "C" fn wirecap_close(capture: Handle<Opened>, ledger: *mut Handle<
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_set_filter(capture: Handle<Opened>, expression: *const c_char) -> c_int {
+unsafe extern "C" fn wirecap_set_filter(
+    capture: Handle<Opened>,
+    expression: *const c_char,
+) -> c_int {
     call(|| {
         // SAFETY: the header requires null or a string.
         let expression = unsafe { arguments::text(expression, "the filter") }?;
@@ -192,7 +200,8 @@ extern "C" fn wirecap_ring_name(capture: Handle<Opened>, ring: u32) -> *const c_
     text(|| {
         let capture = capture.read()?;
         let names = &capture.ring_names;
-        let name = names.get(ring as usize).ok_or_else(|| out_of_range("ring", ring, names.len()))?;
+        let name =
+            names.get(ring as usize).ok_or_else(|| out_of_range("ring", ring, names.len()))?;
         Ok(name.as_ptr())
     })
 }
@@ -203,7 +212,11 @@ extern "C" fn wirecap_worker_count(capture: Handle<Opened>) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_backlogs(capture: Handle<Opened>, backlogs: *mut u32, count: usize) -> c_int {
+unsafe extern "C" fn wirecap_backlogs(
+    capture: Handle<Opened>,
+    backlogs: *mut u32,
+    count: usize,
+) -> c_int {
     quick(|| {
         // SAFETY: the header requires null or space for this many values.
         let rooms = unsafe { Rooms::at(backlogs, count, "backlogs") }?;

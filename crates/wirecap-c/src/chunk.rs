@@ -66,7 +66,11 @@ fn packet_info(packet: Packet<'_>) -> PacketInfo {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_chunk_describe(chunk: Handle<Held>, info: *mut ChunkInfo, size: usize) -> c_int {
+unsafe extern "C" fn wirecap_chunk_describe(
+    chunk: Handle<Held>,
+    info: *mut ChunkInfo,
+    size: usize,
+) -> c_int {
     quick(|| {
         // SAFETY: the header requires null or space for one value of this size.
         let room = unsafe { SizedRooms::at(info, size, 1, "info") }?;
@@ -104,7 +108,10 @@ unsafe extern "C" fn wirecap_chunk_pieces(
         let held = chunk.read()?;
         let fragments = held.packet(packet)?.fragments();
         let pieces = fragments.clone().count();
-        rooms.fill(fragments.map(|piece| Piece { base: piece.as_ptr().cast_mut(), len: piece.len() }));
+
+        rooms.fill(
+            fragments.map(|piece| Piece { base: piece.as_ptr().cast_mut(), len: piece.len() }),
+        );
         Ok(pieces as c_int)
     })
 }

@@ -67,8 +67,11 @@ impl Failure {
     }
 
     fn of(status: Status, error: &(dyn Error + 'static)) -> Self {
-        let status =
-            if status == Status::System && is_permission(error) { Status::Permission } else { status };
+        let status = if status == Status::System && is_permission(error) {
+            Status::Permission
+        } else {
+            status
+        };
         Self::new(status, in_functions(causes(error)))
     }
 }
@@ -128,7 +131,9 @@ impl From<OpenError> for Failure {
             error => error,
         };
         let status = match cause {
-            OpenError::Device(DeviceError::NoSuchDevice { .. } | DeviceError::InvalidName { .. })
+            OpenError::Device(
+                DeviceError::NoSuchDevice { .. } | DeviceError::InvalidName { .. },
+            )
             | OpenError::InterfaceDown { .. }
             | OpenError::NoSuchQueue { .. }
             | OpenError::MtuTooLarge { .. } => Status::Device,
@@ -138,9 +143,9 @@ impl From<OpenError> for Failure {
             OpenError::PoolTooLarge { .. }
             | OpenError::NotEnoughMemory { .. }
             | OpenError::CgroupTooSmall { .. } => Status::Memory,
-            OpenError::QueueTaken { .. } | OpenError::OtherVersion { .. } | OpenError::Contended { .. } => {
-                Status::Busy
-            }
+            OpenError::QueueTaken { .. }
+            | OpenError::OtherVersion { .. }
+            | OpenError::Contended { .. } => Status::Busy,
             OpenError::Bind { source, .. } if is_busy(source) => Status::Busy,
             OpenError::Joining { .. } => Status::Permission,
             OpenError::Savefile { .. } => Status::File,
@@ -280,13 +285,23 @@ mod tests {
                 OpenError::CarriesHostTraffic { interface: interface(), reason: Reason::Loopback },
                 "wirecap_group_set_take",
             ),
-            (OpenError::Controller { interface: interface(), kind: "bond", ports }, "the ports eth1 eth2"),
-            (OpenError::NotShared { interface: interface(), holder: None }, "WIRECAP_TIMESTAMPS_BATCH"),
+            (
+                OpenError::Controller { interface: interface(), kind: "bond", ports },
+                "the ports eth1 eth2",
+            ),
+            (
+                OpenError::NotShared { interface: interface(), holder: None },
+                "WIRECAP_TIMESTAMPS_BATCH",
+            ),
             (OpenError::AnyByXdp, "WIRECAP_ENGINE_AUTO or WIRECAP_ENGINE_PACKET"),
         ];
+
         for (error, function) in cases {
             let text = Failure::from(error).text;
-            assert!(text.contains(function) && !text.contains("--") && !text.contains(" -i"), "{text}");
+            assert!(
+                text.contains(function) && !text.contains("--") && !text.contains(" -i"),
+                "{text}"
+            );
         }
     }
 

@@ -26,8 +26,13 @@ impl FrameInfo {
     pub(crate) fn of(packet: &mut OutPacket<'_>) -> Self {
         let timestamp_ns = packet.timestamp().map_or(NOT_REPORTED, wirecap::Timestamp::unix_nanos);
         let packet: *mut OutPacket<'_> = packet;
-        let mut frame =
-            Self { data: std::ptr::null_mut(), data_len: 0, len: 0, timestamp_ns, packet: packet.cast() };
+        let mut frame = Self {
+            data: std::ptr::null_mut(),
+            data_len: 0,
+            len: 0,
+            timestamp_ns,
+            packet: packet.cast(),
+        };
         // SAFETY: the pointer is from the reference that only this function borrows.
         frame.look_at(unsafe { &mut *packet });
         frame
@@ -44,19 +49,24 @@ impl FrameInfo {
 ///
 /// # Safety
 ///
-/// `frame` must be null or a frame that `wirecap_forward` passed to the function that makes this call.
+/// `frame` must be null or a frame that `wirecap_forward` passed to the function that makes this
+/// call.
 unsafe fn change(
     frame: *mut FrameInfo,
     change: impl FnOnce(&mut OutPacket<'static>) -> Result<Status, NoRoom>,
 ) -> c_int {
     quick(|| {
         // SAFETY: guaranteed by the caller.
-        let frame =
-            unsafe { frame.as_mut() }.ok_or_else(|| Failure::new(Status::Argument, "frame is null"))?;
-        // SAFETY: guaranteed by the caller; `wirecap_forward` keeps the packet until that function returns.
+        let frame = unsafe { frame.as_mut() }
+            .ok_or_else(|| Failure::new(Status::Argument, "frame is null"))?;
+
+        // SAFETY: guaranteed by the caller; `wirecap_forward` keeps the packet until that function
+        // returns.
         let packet = unsafe { &mut *frame.packet };
-        let status = change(packet).map_err(|no_room| Failure::new(Status::Argument, no_room.to_string()))?;
+        let status = change(packet)
+            .map_err(|no_room| Failure::new(Status::Argument, no_room.to_string()))?;
         frame.look_at(packet);
+
         Ok(status as c_int)
     })
 }
@@ -88,6 +98,7 @@ unsafe extern "C" fn wirecap_frame_push_vlan(frame: *mut FrameInfo, tci: u16) ->
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_frame_pop_vlan(frame: *mut FrameInfo) -> c_int {
     let mut tag = None;
+
     // SAFETY: required by the header.
     let status = unsafe {
         change(frame, |packet| {
@@ -95,6 +106,7 @@ unsafe extern "C" fn wirecap_frame_pop_vlan(frame: *mut FrameInfo) -> c_int {
             Ok(Status::Ok)
         })
     };
+
     match tag {
         _ if status < 0 => status,
         Some(tci) => tci.into(),
@@ -106,17 +118,28 @@ unsafe extern "C" fn wirecap_frame_pop_vlan(frame: *mut FrameInfo) -> c_int {
 pub(crate) const NO_TAG: c_int = 0x1_0000;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_frame_pieces(frame: *mut FrameInfo, pieces: *mut Piece, count: usize) -> c_int {
+unsafe extern "C" fn wirecap_frame_pieces(
+    frame: *mut FrameInfo,
+    pieces: *mut Piece,
+    count: usize,
+) -> c_int {
     quick(|| {
         // SAFETY: the header requires null or space for this many values.
         let rooms = unsafe { Rooms::at(pieces, count, "pieces") }?;
+
         // SAFETY: the header requires null or a frame from `wirecap_forward`.
-        let frame =
-            unsafe { frame.as_mut() }.ok_or_else(|| Failure::new(Status::Argument, "frame is null"))?;
+        let frame = unsafe { frame.as_mut() }
+            .ok_or_else(|| Failure::new(Status::Argument, "frame is null"))?;
+
         // SAFETY: as in `change`.
         let packet = unsafe { &mut *frame.packet };
         let total = packet.fragments().count();
-        rooms.fill(packet.fragments_mut().map(|piece| Piece { base: piece.as_mut_ptr(), len: piece.len() }));
+        rooms.fill(
+            packet
+                .fragments_mut()
+                .map(|piece| Piece { base: piece.as_mut_ptr(), len: piece.len() }),
+        );
+
         Ok(total as c_int)
     })
 }

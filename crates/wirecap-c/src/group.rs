@@ -57,8 +57,12 @@ impl Group {
                 others.iter().cloned().fold(Capture::on(first.clone()), CaptureBuilder::and)
             }
         };
+
         // As in libpcap, promiscuous mode is off by default.
-        Ok(self.settings.iter().fold(builder.promiscuous(false), |builder, setting| setting(builder)))
+        Ok(self
+            .settings
+            .iter()
+            .fold(builder.promiscuous(false), |builder, setting| setting(builder)))
     }
 }
 
@@ -189,17 +193,24 @@ extern "C" fn wirecap_group_set_unordered(group: Handle<Group>) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_group_add_port(group: Handle<Group>, interface: *const c_char) -> c_int {
+unsafe extern "C" fn wirecap_group_add_port(
+    group: Handle<Group>,
+    interface: *const c_char,
+) -> c_int {
     change(group, |group| {
         // SAFETY: the header requires null or a string.
-        let interface = unsafe { arguments::text(interface, "the name of the interface") }?.to_owned();
+        let interface =
+            unsafe { arguments::text(interface, "the name of the interface") }?.to_owned();
         group.settings.push(Box::new(move |builder| builder.transmit_on(interface.clone())));
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_group_set_filter(group: Handle<Group>, expression: *const c_char) -> c_int {
+unsafe extern "C" fn wirecap_group_set_filter(
+    group: Handle<Group>,
+    expression: *const c_char,
+) -> c_int {
     change(group, |group| {
         // SAFETY: the header requires null or a string.
         let request = FilterRequest::from(unsafe { arguments::text(expression, "the filter") }?);
@@ -219,10 +230,12 @@ unsafe extern "C" fn wirecap_group_set_filter_program(
             let text = format!("a filter has 1 to {PROGRAM_INSNS_MAX} instructions, not {count}");
             return Err(Failure::new(Status::Argument, text));
         }
+
         // SAFETY: the header requires null or this many instructions.
         let insns = unsafe { arguments::list(insns, count, "the list of instructions") }?;
         let request = FilterRequest::Program(insns.to_vec());
         group.settings.push(Box::new(move |builder| builder.filter(request.clone())));
+
         Ok(())
     })
 }
@@ -246,7 +259,11 @@ extern "C" fn wirecap_group_set_direction(group: Handle<Group>, direction: Direc
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_group_set_pin(group: Handle<Group>, cpus: *const u32, count: usize) -> c_int {
+unsafe extern "C" fn wirecap_group_set_pin(
+    group: Handle<Group>,
+    cpus: *const u32,
+    count: usize,
+) -> c_int {
     change(group, |group| {
         // SAFETY: the header requires null or this many CPU numbers.
         let cpus = unsafe { arguments::list(cpus, count, "the list of CPUs") }?.to_vec();

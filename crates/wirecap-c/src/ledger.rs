@@ -54,7 +54,8 @@ impl Books {
     }
 }
 
-/// A text that is generated once. It contains no NUL, since it consists of numbers and interface names.
+/// A text that is generated once. It contains no NUL, since it consists of numbers and interface
+/// names.
 fn once(kept: &OnceLock<CString>, make: impl FnOnce() -> String) -> *const c_char {
     kept.get_or_init(|| CString::new(make()).unwrap_or_default()).as_ptr()
 }
@@ -131,7 +132,9 @@ extern "C" fn wirecap_ledger_duration_ns(ledger: Handle<Books>) -> i64 {
 extern "C" fn wirecap_ledger_json(ledger: Handle<Books>) -> *const c_char {
     text(|| {
         let books = ledger.read()?;
-        Ok(once(&books.json, || serde_json::to_string(&books.ledger).expect("a ledger is numbers and names")))
+        Ok(once(&books.json, || {
+            serde_json::to_string(&books.ledger).expect("a ledger is numbers and names")
+        }))
     })
 }
 

@@ -1,5 +1,5 @@
-//! Texts that stay valid until the process ends. Each is stored once, and their number is bounded by the
-//! number of rings.
+//! Texts that stay valid until the process ends. Each is stored once, and their number is bounded
+//! by the number of rings.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -25,7 +25,8 @@ mod tests {
 
     #[test]
     fn a_name_is_stored_once() {
-        let (first, second) = (lasting("eth0@2"), lasting("eth0@2"));
+        let first = lasting("eth0@2");
+        let second = lasting("eth0@2");
         assert_eq!(first.as_ptr(), second.as_ptr());
         assert_eq!(first, c"eth0@2");
     }

@@ -47,8 +47,7 @@ impl Lent {
         match port {
             Some(port) => Ok(Self { handle, place, port: Some(port) }),
             None => {
-                let text =
-                    "the port is in use, by another thread or by wirecap_forward; each thread opens its own";
+                let text = "the port is in use, by another thread or by wirecap_forward; each thread opens its own";
                 Err(Failure::new(Status::Busy, text))
             }
         }
@@ -88,21 +87,27 @@ impl Lending {
     }
 }
 
-/// Sends the packets of a chunk to the ports that `route` returns. Returns the number of packets sent.
+/// Sends the packets of a chunk to the ports that `route` returns. Returns the number of packets
+/// sent.
 ///
 /// # Safety
 ///
 /// `route` must be a function as declared in the header.
 unsafe fn forward(chunk: &mut Chunk, route: Route, user: *mut c_void) -> Result<c_int, Failure> {
     let mut ports = Lending::default();
-    let (mut sent, mut failure) = (0, None);
+    let mut sent = 0;
+    let mut failure = None;
+
     for mut packet in chunk.drain() {
         let mut frame = FrameInfo::of(&mut packet);
-        // SAFETY: guaranteed by the caller; during the call, only the program uses the frame and its packet.
+
+        // SAFETY: guaranteed by the caller; during the call, only the program uses the frame and
+        // its packet.
         let port = unsafe { route(&raw mut frame, user) };
         if port.is_null() {
             continue;
         }
+
         match ports.port(port) {
             Ok(port) => {
                 port.send(packet);
@@ -111,6 +116,7 @@ unsafe fn forward(chunk: &mut Chunk, route: Route, user: *mut c_void) -> Result<
             Err(first) => failure = failure.or(Some(first)),
         }
     }
+
     // Before the chunk is recycled, because the sequencer needs its packets until then.
     ports.flush();
     failure.map_or(Ok(sent), Err)
@@ -148,12 +154,17 @@ unsafe extern "C" fn wirecap_port_open(
             })?),
         };
         let port = capture.read()?.capture.port(interface)?.on_queue(queue)?;
+
         Handle::keep(Arc::new(Mutex::new(Some(port))))
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_forward(chunk: Handle<Held>, route: Option<Route>, user: *mut c_void) -> c_int {
+unsafe extern "C" fn wirecap_forward(
+    chunk: Handle<Held>,
+    route: Option<Route>,
+    user: *mut c_void,
+) -> c_int {
     let mut sent = 0;
     let status = call(|| {
         let route = route.ok_or_else(|| Failure::new(Status::Argument, "route is null"))?;
@@ -166,23 +177,31 @@ unsafe extern "C" fn wirecap_forward(chunk: Handle<Held>, route: Option<Route>, 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_send(port: Handle<PortPlace>, data: *const c_void, len: usize) -> c_int {
+unsafe extern "C" fn wirecap_send(
+    port: Handle<PortPlace>,
+    data: *const c_void,
+    len: usize,
+) -> c_int {
     call(|| {
         // SAFETY: the header requires null or this many bytes.
         let data = unsafe { arguments::list(data.cast::<u8>(), len, "data") }?;
         let mut port = Lent::of(port)?;
         let longest = port.port().longest_new_packet();
+
         if longest == 0 {
             let text = "new packets can only be sent on interfaces captured by the engine xdp";
             return Err(Failure::new(Status::Unsupported, text));
         }
+
         if len > longest {
             let text = format!("a new packet of {len} bytes is too long; the maximum is {longest}");
             return Err(Failure::new(Status::Argument, text));
         }
+
         let Some(mut packet) = port.port().build(len) else { return Ok(Status::None) };
         packet.data_mut().copy_from_slice(data);
         port.port().send(packet);
+
         Ok(Status::Ok)
     })
 }
@@ -196,7 +215,10 @@ extern "C" fn wirecap_port_flush(port: Handle<PortPlace>) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn wirecap_port_account(port: Handle<PortPlace>, account: *mut PortAccountInfo) -> c_int {
+unsafe extern "C" fn wirecap_port_account(
+    port: Handle<PortPlace>,
+    account: *mut PortAccountInfo,
+) -> c_int {
     quick(|| {
         // SAFETY: the header requires null or space for it.
         let room = unsafe { Room::at(account, "account") }?;

@@ -1,15 +1,16 @@
 //! The objects to which the handles of programs refer.
 //!
-//! A handle has the number of a slot, the slot's generation and the type: a closed handle, or one of another type, is
-//! an error even if the slot has been reused. Slots are locked separately, so threads that use different handles do not
-//! wait for each other.
+//! A handle has the number of a slot, the slot's generation and the type: a closed handle, or one
+//! of another type, is an error even if the slot has been reused. Slots are locked separately, so
+//! threads that use different handles do not wait for each other.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+    Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    TryLockError,
 };
 
 use crate::failure::{Failure, Status, value};
@@ -111,7 +112,8 @@ impl<T> Registry<T> {
     fn make_place(&self, index: u32) -> &RwLock<Slot<T>> {
         let (segment, offset) = locate(index);
         let empty = |_| RwLock::new(Slot { generation: 0, thing: None });
-        &self.segments[segment].get_or_init(|| (0..FIRST_PLACES << segment).map(empty).collect())[offset]
+        &self.segments[segment].get_or_init(|| (0..FIRST_PLACES << segment).map(empty).collect())
+            [offset]
     }
 }
 
@@ -146,7 +148,8 @@ impl<T: Kept> Handle<T> {
     }
 
     fn of(index: u32, generation: u32) -> Self {
-        let value = (generation as usize) << GENERATION_SHIFT | (index as usize) << KIND_BITS | T::KIND;
+        let value =
+            (generation as usize) << GENERATION_SHIFT | (index as usize) << KIND_BITS | T::KIND;
         Self { value: ptr::without_provenance_mut(value), kept: PhantomData }
     }
 
@@ -159,14 +162,16 @@ impl<T: Kept> Handle<T> {
     }
 
     fn place(self) -> Result<(&'static RwLock<Slot<T>>, u32), Failure> {
-        let found =
-            self.parts().and_then(|(index, generation)| Some((T::registry().place(index)?, generation)));
+        let found = self
+            .parts()
+            .and_then(|(index, generation)| Some((T::registry().place(index)?, generation)));
         found.ok_or_else(|| self.unknown())
     }
 
     #[cold]
     fn unknown(self) -> Failure {
-        let what = if self.value.is_null() { "null" } else { "closed already, or was never opened" };
+        let what =
+            if self.value.is_null() { "null" } else { "closed already, or was never opened" };
         Failure::new(Status::Handle, format!("the {} is {what}", T::NAME))
     }
 
@@ -294,16 +299,25 @@ mod tests {
 
     #[test]
     fn a_handle_is_valid_until_its_object_is_removed() {
-        let handles: Vec<_> = (0..500).map(|number| Handle::keep(Thing { number }).unwrap()).collect();
+        let handles: Vec<_> =
+            (0..500).map(|number| Handle::keep(Thing { number }).unwrap()).collect();
         for (number, handle) in handles.iter().enumerate() {
             assert_eq!(handle.read().unwrap().number, number as u32);
         }
+
         handles[7].write().unwrap().number = 70;
         assert_eq!(handles[7].take().unwrap().number, 70);
         assert_eq!(error(handles[7].take()), "the thing is closed already, or was never opened");
+
         let again = Handle::keep(Thing { number: 7 }).unwrap();
-        assert_eq!(again.parts().unwrap().0, handles[7].parts().unwrap().0, "the place is used again");
-        assert!(handles[7].read().is_err() && handles[7].write().is_err() && handles[7].take().is_err());
+        assert_eq!(
+            again.parts().unwrap().0,
+            handles[7].parts().unwrap().0,
+            "the place is used again"
+        );
+        assert!(
+            handles[7].read().is_err() && handles[7].write().is_err() && handles[7].take().is_err()
+        );
         assert_eq!(again.read().unwrap().number, 7);
     }
 
@@ -313,8 +327,10 @@ mod tests {
         let other = Handle::keep(Other { number: 2 }).unwrap();
         let kept = Handle::keep(Guessed { number: 1 }).unwrap();
         let first = kept.value.addr();
-        for value in [other.value.addr(), 1, 13 | 1 << 4, 0xffff_fffd, usize::MAX, first | 7 << 40] {
-            let made_up = Handle::<Guessed> { value: ptr::without_provenance_mut(value), kept: PhantomData };
+        for value in [other.value.addr(), 1, 13 | 1 << 4, 0xffff_fffd, usize::MAX, first | 7 << 40]
+        {
+            let made_up =
+                Handle::<Guessed> { value: ptr::without_provenance_mut(value), kept: PhantomData };
             assert!(made_up.read().is_err() && made_up.take().is_err(), "{value:x}");
         }
         assert_eq!((kept.read().unwrap().number, other.read().unwrap().number), (1, 2));
@@ -325,7 +341,8 @@ mod tests {
         let open_and_close = |thread: u32| {
             for round in 0..2000 {
                 let number = |n: u32| thread << 20 | round << 2 | n;
-                let handles = [0, 1, 2].map(|n| Handle::keep(Hurried { number: number(n) }).unwrap());
+                let handles =
+                    [0, 1, 2].map(|n| Handle::keep(Hurried { number: number(n) }).unwrap());
                 for (n, handle) in handles.into_iter().enumerate() {
                     assert_eq!(handle.take().unwrap().number, number(n as u32));
                     assert!(handle.take().is_err());

@@ -48,8 +48,10 @@ impl Worker {
     /// The engine's worker; an error if another thread uses it.
     fn alone(&self) -> Result<MutexGuard<'_, wirecap::Worker>, Failure> {
         try_lock(&self.engine).ok_or_else(|| {
-            let text =
-                format!("worker {} is in use by another thread; use one worker per thread", self.index);
+            let text = format!(
+                "worker {} is in use by another thread; use one worker per thread",
+                self.index
+            );
             Failure::new(Status::Busy, text)
         })
     }
@@ -97,6 +99,7 @@ unsafe extern "C" fn wirecap_next(
         // SAFETY: the header requires null or space for a handle.
         let room = unsafe { Room::at(chunk, "chunk") }?;
         room.put(Handle::null());
+
         // Another thread may close the handle during the wait.
         let worker = Arc::clone(&*worker.read()?);
         match worker.ask(timeout_ns)? {

@@ -5,7 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Example, said};
-use wirecap_testbed::{AfXdpSender, Namespace, PacketReceiver, Stamp, Traffic, VethPair, privileged};
+use wirecap_testbed::{
+    AfXdpSender, Namespace, PacketReceiver, Stamp, Traffic, VethPair, privileged,
+};
 
 /// A - forward.c - B: `a1` and `b0` are the interfaces in the middle.
 struct Bed {
@@ -27,8 +29,12 @@ impl Bed {
     }
 
     fn start(&self, arguments: &[&str]) -> Example {
-        let outcome =
-            Example::start(&self.middle, "examples/forward.c", arguments, "forwarding between a1 and b0");
+        let outcome = Example::start(
+            &self.middle,
+            "examples/forward.c",
+            arguments,
+            "forwarding between a1 and b0",
+        );
         outcome.unwrap_or_else(|output| panic!("{}", said(&output)))
     }
 
@@ -73,11 +79,13 @@ fn forwarded_frames_are_unchanged_and_rejected_frames_are_not_sent() {
     for (engine, advanced) in [("xdp", None), ("xdp", Some("0.1")), ("packet", None)] {
         let bed = Bed::new(2);
         let mut receiver = PacketReceiver::on(&bed.b.receiver).unwrap();
-        let threshold: Vec<&str> = advanced.into_iter().flat_map(|threshold| ["-T", threshold]).collect();
+        let threshold: Vec<&str> =
+            advanced.into_iter().flat_map(|threshold| ["-T", threshold]).collect();
         let sizes = ["-e", engine, "-M", "64", "-R", "128", "-d", "53", "-m", "02:00:00:00:00:77"];
         let example = bed.start(&[&sizes, &*threshold, &["a1", "b0"]].concat());
         bed.send(4000);
-        let (mut last, mut is_in_order) = (None, true);
+        let mut last = None;
+        let mut is_in_order = true;
         let count = arrived(&mut receiver, 3600, |frame| {
             assert_eq!(frame[..6], [2, 0, 0, 0, 0, 0x77]);
             let sequence = Stamp::of(frame).map(|stamp| stamp.sequence);
@@ -85,16 +93,21 @@ fn forwarded_frames_are_unchanged_and_rejected_frames_are_not_sent() {
             last = sequence;
         });
         let text = example.end();
-        // No ring receives more packets than its pool has cells, so all are delivered. Packets that the
-        // device then rejects are counted.
-        assert!(text.starts_with("offered 4000, delivered 4000, unwanted 400\n"), "{engine}: {text}");
-        let [taken, sent, waiting] = ["taken", "sent", "waiting"].map(|word| number(&text, "b0", word));
+        // No ring receives more packets than its pool has cells, so all are delivered. Packets that
+        // the device then rejects are counted.
+        assert!(
+            text.starts_with("offered 4000, delivered 4000, unwanted 400\n"),
+            "{engine}: {text}"
+        );
+        let [taken, sent, waiting] =
+            ["taken", "sent", "waiting"].map(|word| number(&text, "b0", word));
         let drops = ["ring full", "refused", "down", "bad length", "no cell", "other"];
         let dropped: u64 = drops.iter().map(|word| number(&text, "b0", word)).sum();
         assert_eq!((taken, waiting), (3600, 0), "{engine}: {text}");
         assert_eq!((taken, sent), (sent + dropped, count), "{engine}: {text}");
         assert_eq!(number(&text, "a1", "taken"), 0, "{engine}: {text}");
-        // A thread that gets no CPU time for too long is not waited for; the ledger then counts late packets.
+        // A thread that gets no CPU time for too long is not waited for; the ledger then counts
+        // late packets.
         assert!(is_in_order || number(&text, "b0", "late") > 0, "{engine}: {text}");
     }
 }

@@ -1,4 +1,5 @@
-//! The example `handler.c`, compiled as a user would, on real interfaces: its ledger and the sender's count.
+//! The example `handler.c`, compiled as a user would, on real interfaces: its ledger and the
+//! sender's count.
 
 mod common;
 
@@ -18,7 +19,8 @@ impl Handler {
     /// Starts it with these arguments, and waits until it captures.
     fn start(queues: u32, arguments: &[&str]) -> Result<Self, Output> {
         let bed = Bed::new(queues);
-        let example = Example::start(&bed.receiver, "examples/handler.c", arguments, "capturing from ")?;
+        let example =
+            Example::start(&bed.receiver, "examples/handler.c", arguments, "capturing from ")?;
         Ok(Self { bed, example })
     }
 
@@ -60,7 +62,11 @@ fn the_ledger_counts_the_packets_sent_to_each_ring() {
         handler.send(&[1000, 2500, 7]);
         let ledger = ledger(&handler.example.end());
         assert_eq!((&ledger["engine"], &ledger["mode"]), (&engine.into(), &mode.into()));
-        assert_eq!((&ledger["offered"], &ledger["delivered"]), (&3507.into(), &3507.into()), "{ledger}");
+        assert_eq!(
+            (&ledger["offered"], &ledger["delivered"]),
+            (&3507.into(), &3507.into()),
+            "{ledger}"
+        );
         for (ring, sent) in [1000, 2500, 7].into_iter().enumerate() {
             assert_eq!(ledger["rings"][ring]["name"], format!("a1@{ring}"));
             assert_eq!(ledger["rings"][ring]["delivered"], sent, "{ledger}");
@@ -91,8 +97,10 @@ fn buddies_help_an_overloaded_thread() {
     let text = handler.example.end();
     assert!(text.contains("offered 15000, delivered 15000, filtered 0\n"), "{text}");
     assert!(text.contains("\nlossless: yes"), "{text}");
-    let words = |line: &str| line.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<u64>>();
-    let workers: Vec<_> = text.lines().filter(|line| line.starts_with("worker ")).map(words).collect();
+    let words =
+        |line: &str| line.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<u64>>();
+    let workers: Vec<_> =
+        text.lines().filter(|line| line.starts_with("worker ")).map(words).collect();
     assert_eq!(workers.len(), 3, "{text}");
     assert_eq!(workers.iter().map(|worker| worker[0]).sum::<u64>(), 15_000, "{text}");
     assert_eq!(workers.iter().map(|worker| worker[1]).sum::<u64>(), 15_000 * 60, "{text}");

@@ -57,8 +57,8 @@ fn c_type(rust: &str) -> &'static str {
 /// A C declaration of a function.
 fn prototype(name: &str, arguments: &str, returned: &str) -> String {
     let arguments = arguments.split(", ").flat_map(|part| part.split(",\n"));
-    let types =
-        arguments.filter_map(|argument| Some(c_type(argument.split_once(':')?.1.trim_end_matches(','))));
+    let types = arguments
+        .filter_map(|argument| Some(c_type(argument.split_once(':')?.1.trim_end_matches(','))));
     let types = types.collect::<Vec<_>>().join(", ");
     let types = if types.is_empty() { "void" } else { &types };
     format!("{} {name}({types});\n", c_type(returned))
@@ -118,25 +118,30 @@ fn declared() -> BTreeSet<String> {
 
 fn check_syntax(compiler: &str, flags: &[&str], source: &Path) {
     let strict = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"];
-    succeed(Command::new(compiler).args(flags).args(strict).args(pkg_config(&["--cflags"])).arg(source));
+    succeed(
+        Command::new(compiler).args(flags).args(strict).args(pkg_config(&["--cflags"])).arg(source),
+    );
 }
 
 #[test]
 fn the_library_exports_what_the_header_declares() {
     assert!(exported().len() > 50, "{:?}", exported());
     assert_eq!(exported(), declared());
-    let defined: BTreeSet<String> = defined().iter().map(|prototype| name_of(prototype).to_owned()).collect();
+    let defined: BTreeSet<String> =
+        defined().iter().map(|prototype| name_of(prototype).to_owned()).collect();
     assert_eq!(defined, declared());
 }
 
-/// `libwirecap.symbols`, in the format of deb-symbols(5), lists the version in which each function was added.
-/// Removing a function changes the interface; a new function needs a line with its version.
+/// `libwirecap.symbols`, in the format of deb-symbols(5), lists the version in which each function
+/// was added. Removing a function changes the interface; a new function needs a line with its
+/// version.
 #[test]
 fn the_symbols_file_has_every_function_with_its_version() {
     let text = fs::read_to_string(sources().join("libwirecap.symbols")).unwrap();
     let (head, lines) = text.split_once('\n').unwrap();
     assert_eq!(head, "libwirecap.so.0 libwirecap0 #MINVER#");
-    let number = |text: &str| text.split('.').map(|part| part.parse().unwrap()).collect::<Vec<u32>>();
+    let number =
+        |text: &str| text.split('.').map(|part| part.parse().unwrap()).collect::<Vec<u32>>();
     let listed = lines.lines().map(|line| {
         let (name, version) = line.trim_start().split_once("@Base ").unwrap();
         assert!(number(version) <= number(env!("CARGO_PKG_VERSION")), "{line}");
@@ -150,10 +155,11 @@ fn the_functions_have_the_headers_signatures() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("again.c");
     // The compiler rejects a second declaration that differs from the first.
-    let again = defined().iter().fold("#include <wirecap.h>\n".to_owned(), |mut text, prototype| {
-        let _ = text.write_str(prototype);
-        text
-    });
+    let again =
+        defined().iter().fold("#include <wirecap.h>\n".to_owned(), |mut text, prototype| {
+            let _ = text.write_str(prototype);
+            text
+        });
     fs::write(&source, &again).unwrap();
     check_syntax("cc", &["-std=c11"], &source);
 }
@@ -162,8 +168,7 @@ fn the_functions_have_the_headers_signatures() {
 fn the_header_compiles_alone_in_every_dialect() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("alone.c");
-    let text =
-        "#include <wirecap.h>\n#include <wirecap.h>\nint main(void) { return wirecap_error_status(); }\n";
+    let text = "#include <wirecap.h>\n#include <wirecap.h>\nint main(void) { return wirecap_error_status(); }\n";
     fs::write(&source, text).unwrap();
     for standard in ["-std=c99", "-std=c11", "-std=c17"] {
         check_syntax("cc", &[standard], &source);
@@ -176,7 +181,8 @@ fn the_header_compiles_alone_in_every_dialect() {
 #[test]
 fn the_manual_has_every_function() {
     let manual = fs::read_to_string(sources().join("wirecap.3")).unwrap();
-    let missing: Vec<_> = declared().into_iter().filter(|name| !manual.contains(name.as_str())).collect();
+    let missing: Vec<_> =
+        declared().into_iter().filter(|name| !manual.contains(name.as_str())).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
@@ -202,7 +208,8 @@ fn make(target: &str, root: &Path, library: &Path, variables: &[&str]) -> Output
 /// Files and links below `root`, in order; links with their targets.
 fn files(root: &Path) -> String {
     let mut find = Command::new("find");
-    find.args([".", "-type", "f", "-print", "-o", "-type", "l", "-printf", "%p -> %l\\n"]).current_dir(root);
+    find.args([".", "-type", "f", "-print", "-o", "-type", "l", "-printf", "%p -> %l\\n"])
+        .current_dir(root);
     let text = succeed(&mut find);
     let mut files: Vec<&str> = text.lines().collect();
     files.sort_unstable();
@@ -231,7 +238,11 @@ fn files_are_installed_where_a_package_requests_and_are_removed_again() {
 fn installing_builds_nothing() {
     let root = tempfile::tempdir().unwrap();
     let output = make("install-c", root.path(), Path::new("/nowhere.so"), &[]);
-    assert!(!output.status.success() && said(&output).contains("run 'make c' first"), "{}", said(&output));
+    assert!(
+        !output.status.success() && said(&output).contains("run 'make c' first"),
+        "{}",
+        said(&output)
+    );
     assert_eq!(files(root.path()), "");
 }
 

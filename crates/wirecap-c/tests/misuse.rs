@@ -19,7 +19,8 @@ const VALGRIND: [&str; 5] = [
 const XDP: &str = "1";
 const PACKET: &str = "2";
 
-/// Runs the program, optionally under a tool such as valgrind. Every line of its output must report success.
+/// Runs the program, optionally under a tool such as valgrind. Every line of its output must report
+/// success.
 fn run(program: &Path, watcher: &[&str], engine: &str) {
     let namespace = Namespace::new().unwrap();
     let _pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500)
@@ -28,7 +29,11 @@ fn run(program: &Path, watcher: &[&str], engine: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new("timeout");
     command.env("LD_LIBRARY_PATH", installed().join("usr/local/lib")).args(["-k", "5", "180"]);
-    command.args(watcher).arg(program).args(["a1", "a0", engine]).arg(folder.path().join("trace.pcap"));
+    command
+        .args(watcher)
+        .arg(program)
+        .args(["a1", "a0", engine])
+        .arg(folder.path().join("trace.pcap"));
     command.stdin(Stdio::null());
     let output = namespace.run_in(|| command.output()).unwrap().unwrap();
     let text = said(&output);
@@ -66,7 +71,11 @@ fn valgrind_finds_nothing() {
 #[test]
 fn the_sanitizers_find_nothing() {
     if privileged() && has_sanitizers() {
-        run_all(&["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], &[], &[XDP, PACKET]);
+        run_all(
+            &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+            &[],
+            &[XDP, PACKET],
+        );
     }
 }
 

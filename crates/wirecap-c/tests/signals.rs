@@ -1,5 +1,5 @@
-//! A capture that a signal handler stops; versions, statuses, interfaces and structures of other sizes; static and
-//! dynamic linking.
+//! A capture that a signal handler stops; versions, statuses, interfaces and structures of other
+//! sizes; static and dynamic linking.
 
 mod common;
 

@@ -1,6 +1,8 @@
-//! `wirecap` without a command, as one types tcpdump: with `-w` it captures, otherwise it shows packets.
+//! `wirecap` without a command, as one types tcpdump: with `-w` it captures, otherwise it shows
+//! packets.
 //!
-//! Which flags have a value is known from the flags of `wirecap capture`, and from the table of tcpdump's flags that `show` has.
+//! Which flags have a value is known from the flags of `wirecap capture`, and from the table of
+//! tcpdump's flags that `show` has.
 
 use std::ffi::OsString;
 
@@ -15,7 +17,8 @@ const OWN: [&str; 5] = ["-h", "--help", "-V", "--version", "-D"];
 /// A word of the command line, or a part of it.
 #[derive(Debug)]
 enum Word {
-    /// A flag of `wirecap capture`, or an unknown one, as it was typed; of a word like `-nn`, each letter.
+    /// A flag of `wirecap capture`, or an unknown one, as it was typed; of a word like `-nn`, each
+    /// letter.
     Flag(OsString),
     /// A flag that only tcpdump has, what becomes of it, and its value.
     Foreign(OsString, Use, Option<OsString>),
@@ -23,7 +26,8 @@ enum Word {
     Other(OsString),
 }
 
-/// The arguments of this process, with the command that tcpdump's flags mean if they begin with a flag.
+/// The arguments of this process, with the command that tcpdump's flags mean if they begin with a
+/// flag.
 pub(crate) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
     let Some((program, words)) = arguments.split_first() else { return arguments };
     let is_bare = words.first().and_then(|first| first.to_str()).is_some_and(|first| {
@@ -34,11 +38,13 @@ pub(crate) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
     }
 
     let commands = Cli::command();
-    let divided = divide(words, commands.find_subcommand("capture").expect("it is one of the commands"));
+    let divided =
+        divide(words, commands.find_subcommand("capture").expect("it is one of the commands"));
     let (command, words) = match divided.iter().any(Word::is_write) {
         true => ("capture", divided.into_iter().flat_map(Word::of_capture).collect()),
         false => ("show", words.to_vec()),
     };
+
     [program.clone(), command.into()].into_iter().chain(words).collect()
 }
 
@@ -60,7 +66,8 @@ fn divide(words: &[OsString], capture: &Command) -> Vec<Word> {
                     let next = if has_value(used) && value.is_none() { words.next() } else { None };
                     Word::Foreign(word, used, value.or(next))
                 }
-                // A value in the next word does not begin with a hyphen, so it need not be known as one.
+                // A value in the next word does not begin with a hyphen, so it need not be known as
+                // one.
                 None => Word::Flag(word),
             });
         } else if let Some(letters) = text.strip_prefix('-') {
@@ -69,6 +76,7 @@ fn divide(words: &[OsString], capture: &Command) -> Vec<Word> {
             divided.push(Word::Other(word));
         }
     }
+
     divided
 }
 
@@ -84,6 +92,7 @@ fn divide_letters(
         let rest = &letters[at + letter.len_utf8()..];
         let mut value = || if rest.is_empty() { words.next() } else { Some(rest.into()) };
         let own = capture.get_arguments().find(|argument| argument.get_short() == Some(letter));
+
         if let Some(own) = own {
             divided.push(Word::Flag(flag));
             if own.get_action().takes_values() {
@@ -169,9 +178,15 @@ mod tests {
             ("wirecap -nnvvi eth1 port 53", "wirecap show -nnvvi eth1 port 53"),
             ("wirecap -nr f.pcap", "wirecap show -nr f.pcap"),
             ("wirecap -i eth1 -w f.pcap", "wirecap capture -i eth1 -w f.pcap"),
-            ("wirecap -nnvvi eth1 -wf.pcap udp", "wirecap capture -n -n -v -v -i eth1 -w f.pcap udp"),
+            (
+                "wirecap -nnvvi eth1 -wf.pcap udp",
+                "wirecap capture -n -n -v -v -i eth1 -w f.pcap udp",
+            ),
             ("wirecap -r in.pcap -w out.pcap tcp", "wirecap capture -r in.pcap -w out.pcap tcp"),
-            ("wirecap -i eth1 -B 4096 -s0 -w -", "wirecap capture -i eth1 --buffer 4096K -s 0 -w -"),
+            (
+                "wirecap -i eth1 -B 4096 -s0 -w -",
+                "wirecap capture -i eth1 --buffer 4096K -s 0 -w -",
+            ),
             ("wirecap -i eth1 --write=f", "wirecap capture -i eth1 --write=f"),
             ("wirecap -i eth1 --number --nano -w f", "wirecap capture -i eth1 -w f"),
             ("wirecap --buffer-size 64 -i eth1 -w f", "wirecap capture --buffer 64K -i eth1 -w f"),
@@ -188,9 +203,14 @@ mod tests {
 
     #[test]
     fn commands_help_and_version_stay() {
-        for line in
-            ["wirecap", "wirecap capture -w f", "wirecap -h", "wirecap --version", "wirecap -D", "wirecap -"]
-        {
+        for line in [
+            "wirecap",
+            "wirecap capture -w f",
+            "wirecap -h",
+            "wirecap --version",
+            "wirecap -D",
+            "wirecap -",
+        ] {
             assert_eq!(command(line), line);
         }
     }

@@ -22,8 +22,9 @@ use sender::{Burst, SKEWED, Sender};
 
 /// Send, capture and account for packets on a private test bed, in about 10 s
 ///
-/// Creates two network namespaces joined by a veth pair; the kernel removes them when the process ends. Nothing else on
-/// this machine is changed. Exit status 1: the counts of sender and ledger differ.
+/// Creates two network namespaces joined by a veth pair; the kernel removes them when the process
+/// ends. Nothing else on this machine is changed. Exit status 1: the counts of sender and ledger
+/// differ.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {}
 
@@ -54,15 +55,21 @@ pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
     screen.line("")?;
     screen.line("> Building a test bed: two network namespaces connected by a veth pair")?;
     screen.line("  a0 to a1) with 4 queues. Nothing else on this machine is touched.")?;
-    let (near, far) = (Namespace::new()?, Namespace::new()?);
+
+    let near = Namespace::new()?;
+    let far = Namespace::new()?;
     let pair = VethPair::new((&near, "a0"), (&far, "a1"), QUEUES, MTU)?;
     let stage = Stage { sender: Sender::on(&pair)?, screen, interruption };
     let mut screen = far.run_in(|| stage.play())??;
+
     drop((near, far, pair));
     screen.line("")?;
     screen.line("The test bed is removed. What to try next:")?;
-    screen.line("  wirecap devices                           what can be captured on this machine")?;
-    screen.line("  wirecap capture -i DEV -w packets.pcapng  record one of them; Ctrl-C ends it")?;
+    screen
+        .line("  wirecap devices                           what can be captured on this machine")?;
+    screen
+        .line("  wirecap capture -i DEV -w packets.pcapng  record one of them; Ctrl-C ends it")?;
+
     Ok(())
 }
 
@@ -85,20 +92,30 @@ impl Stage {
         let duration = Duration::from_secs(5);
         let burst = Burst { frames: 2_000_000, duration, per_second: 400_000, turns: &SKEWED };
         self.act("Act 1: a busy interface, and everything is captured")?;
+
         let capture = self.open("a1", CHUNKS_PER_RING)?;
         self.step("Sending packets of 60 bytes on a0 for 5 s, up to 400,000 a second. More than")?;
         self.more("half of them are for one queue, as a network card's hash may have it.")?;
+
         let (watched, misplaced) = thread::scope(|scope| {
-            let workers: Vec<_> =
-                capture.workers().into_iter().map(|worker| scope.spawn(|| consume(worker))).collect();
-            let watched = self.watch(burst, &capture, Picture::Rates).and_then(|()| self.settle(&capture));
+            let workers: Vec<_> = capture
+                .workers()
+                .into_iter()
+                .map(|worker| scope.spawn(|| consume(worker)))
+                .collect();
+            let watched =
+                self.watch(burst, &capture, Picture::Rates).and_then(|()| self.settle(&capture));
             capture.stop();
-            let counts = workers.into_iter().map(|worker| worker.join().expect("counting does not panic"));
+
+            let counts =
+                workers.into_iter().map(|worker| worker.join().expect("counting does not panic"));
             (watched, counts.sum::<Result<u64, CaptureError>>())
         });
         watched?;
+
         let misplaced = misplaced?;
         self.balance(&capture.close())?;
+
         self.claim("every packet came once, in the order of its ring", misplaced == 0)
     }
 
@@ -107,30 +124,39 @@ impl Stage {
         self.act("Act 2: a consumer that is away for a while, and a pool that waits for it")?;
         let capture = self.open("a1@0", CHUNKS)?;
         let mut worker = capture.workers().pop().expect("a new capture has its worker");
+
         let bursts = [
-            (POOL_PACKETS, "The consumer sleeps while 65,536 packets arrive, as many as the pool holds."),
+            (
+                POOL_PACKETS,
+                "The consumer sleeps while 65,536 packets arrive, as many as the pool holds.",
+            ),
             (100_000, "It sleeps again while 100,000 packets arrive: too many by 34,464."),
             (10_000, "The capture goes on as if nothing had happened: 10,000 more packets."),
         ];
         let mut as_foretold = true;
+
         for (frames, text) in bursts {
             self.step(text)?;
-            let (count, before) = (self.sender.count()?, capture.ledger());
+            let count = self.sender.count()?;
+            let before = capture.ledger();
             let burst = Burst { frames, duration: Duration::MAX, per_second: 50_000, turns: &[0] };
             self.watch(burst, &capture, Picture::FillLevel)?;
             while worker.next_chunk_timeout(GLANCE)?.is_some() {}
             self.settle(&capture)?;
+
             let arrived = self.sender.count()?.since(&count).tx_packets;
             let now = capture.ledger();
             let delivered = now.total.delivered - before.total.delivered;
             let lost = now.total.dropped.no_cell - before.total.dropped.no_cell;
             as_foretold &= lost == arrived.saturating_sub(POOL_PACKETS);
+
             let losses = match lost {
                 0 => "none was lost".to_owned(),
                 lost => format!("{} were lost: there was no free cell", grouped(lost)),
             };
             self.more(&format!("Awake again, it gets {} packets; {losses}.", grouped(delivered)))?;
         }
+
         self.balance(&capture.close())?;
         self.claim("exactly the packets beyond R x M were lost", as_foretold)
     }
@@ -151,29 +177,38 @@ impl Stage {
     /// Opens a capture, reports it, and resets the sender's count.
     fn open(&mut self, device: &str, chunks: u32) -> Result<Capture, Failure> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
+
         // The cable is the demo's own: no mark is needed.
-        let builder = Capture::on(device).engine(Engine::Xdp).chunk(CHUNK).pool(chunks).at_most_workers(cpus);
+        let builder =
+            Capture::on(device).engine(Engine::Xdp).chunk(CHUNK).pool(chunks).at_most_workers(cpus);
         let capture = builder.open()?;
-        let (geometry, rings) = (capture.geometry(), capture.rings().len());
+        let geometry = capture.geometry();
+        let rings = capture.rings().len();
         let ring = if rings == 1 { "1 ring" } else { "4 rings, each" };
         self.step(&format!(
             "Capturing on {device}: {ring} with a pool of R x M = {chunks} x {CHUNK} = {} cells",
             grouped(geometry.cells().into()),
         ))?;
+
         let memory = size::human_bytes((geometry.pool_bytes() * rings) as u64);
         self.more(&format!("(one packet each; {memory} in all).",))?;
         self.sender.restart_count()?;
+
         Ok(capture)
     }
 
     /// Sends the burst and shows how the capture processes it.
     fn watch(&mut self, burst: Burst, capture: &Capture, picture: Picture) -> Result<(), Failure> {
-        let (sender, interruption, screen) = (&mut self.sender, &self.interruption, &mut self.screen);
+        let sender = &mut self.sender;
+        let interruption = &self.interruption;
+        let screen = &mut self.screen;
         let interval = if screen.is_terminal() { REDRAW } else { LINE };
         let begin = capture.ledger();
+
         thread::scope(|scope| {
             let sending = scope.spawn(move || sender.send(burst, interruption));
             let mut drawn = begin.clone();
+
             while !sending.is_finished() {
                 thread::sleep(GLANCE);
                 let now = capture.ledger();
@@ -182,10 +217,13 @@ impl Stage {
                     drawn = now;
                 }
             }
+
             sending.join().expect("the sender does not panic")?;
+
             // The picture of the whole burst stays on the screen.
             screen.redraw(&picture.lines(screen, capture, &begin, &capture.ledger()))?;
             screen.keep();
+
             match interruption.came() {
                 true => Err(Failure::Failed("interrupted; the test bed is removed".into())),
                 false => Ok(()),
@@ -196,7 +234,9 @@ impl Stage {
     /// Waits until the ledger has all packets that the interface has sent.
     fn settle(&mut self, capture: &Capture) -> Result<(), Failure> {
         let deadline = Instant::now() + PATIENCE;
-        while capture.ledger().total.offered < self.sender.count()?.tx_packets && Instant::now() < deadline {
+        while capture.ledger().total.offered < self.sender.count()?.tx_packets
+            && Instant::now() < deadline
+        {
             thread::sleep(GLANCE);
         }
         Ok(())
@@ -204,7 +244,8 @@ impl Stage {
 
     /// Shows the sender's count and the ledger's.
     fn balance(&mut self, ledger: &Ledger) -> Result<(), Failure> {
-        let (count, total) = (self.sender.count()?, &ledger.total);
+        let count = self.sender.count()?;
+        let total = &ledger.total;
         let mut rows = vec![
             ("sent, by the counters of a0 itself", count.tx_packets),
             ("offered to the capture, by wirecap's ledger", total.offered),
@@ -212,13 +253,16 @@ impl Stage {
             ("    dropped: no free cell", total.dropped.no_cell),
             ("    dropped for other reasons", total.dropped.total() - total.dropped.no_cell),
         ];
+
         if count.tx_dropped > 0 {
             rows.insert(1, ("    and lost in a0's own queue before", count.tx_dropped));
         }
+
         self.screen.line("")?;
         for (what, packets) in rows {
             self.more(&format!("{what:<50} {:>15}", grouped(packets)))?;
         }
+
         let balanced = count.tx_packets == total.offered
             && total.offered == total.delivered + total.dropped.total()
             && total.offered > 0;
@@ -232,8 +276,8 @@ impl Stage {
     }
 }
 
-/// A worker's loop: reads each packet's number, and counts packets that are repeated, out of order, or from
-/// another queue.
+/// A worker's loop: reads each packet's number, and counts packets that are repeated, out of order,
+/// or from another queue.
 fn consume(mut worker: Worker) -> Result<u64, CaptureError> {
     let mut next = [0; QUEUES as usize];
     let mut misplaced = 0;
@@ -247,7 +291,9 @@ fn misplaced_in(chunk: &Chunk, next: &mut u64) -> u64 {
     let mut misplaced = 0;
     for packet in chunk {
         match Stamp::of(packet.data()) {
-            Some(stamp) if u32::from(stamp.queue) == chunk.ring().queue && stamp.sequence >= *next => {
+            Some(stamp)
+                if u32::from(stamp.queue) == chunk.ring().queue && stamp.sequence >= *next =>
+            {
                 *next = stamp.sequence + 1;
             }
             _ => misplaced += 1,

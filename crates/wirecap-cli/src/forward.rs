@@ -1,5 +1,5 @@
-//! `wirecap forward`: a bump in the wire between two interfaces. Packets are sent from the cells in which they
-//! arrived.
+//! `wirecap forward`: a bump in the wire between two interfaces. Packets are sent from the cells in
+//! which they arrived.
 
 mod checksums;
 mod latency;
@@ -40,12 +40,13 @@ use way::{Treatment, Way};
 
 /// Forward packets between two interfaces, zero-copy
 ///
-/// Packets received on A are sent on B and vice versa, transparently, like a cable. Non-matching packets are dropped. With
-/// --engine xdp this host does not receive the packets of either interface. With --engine packet it does, and must not
-/// forward them itself (no bridge between the two, net.ipv4.ip_forward = 0).
+/// Packets received on A are sent on B and vice versa, transparently, like a cable. Non-matching
+/// packets are dropped. With --engine xdp this host does not receive the packets of either
+/// interface. With --engine packet it does, and must not forward them itself (no bridge between the
+/// two, net.ipv4.ip_forward = 0).
 ///
-/// Hosts on this machine (namespaces, containers, virtual machines) must compute checksums in software: run ethtool
-/// -K INTERFACE tx off on each. Otherwise forward prints a warning.
+/// Hosts on this machine (namespaces, containers, virtual machines) must compute checksums in
+/// software: run ethtool -K INTERFACE tx off on each. Otherwise forward prints a warning.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
   sudo wirecap forward eth1 eth2
@@ -84,9 +85,10 @@ pub(crate) struct Arguments {
 
     /// Rewrite packets: dst=MAC, src=MAC, vlan=push:ID, vlan=pop, vlan=set:ID
     ///
-    /// Separate changes by commas; they are applied in order. A priority may follow the VLAN ID: vlan=push:100:5. The name
-    /// of a receiving interface before the changes limits them to its packets: eth1:dst=02:00:00:00:00:09. Repeatable.
-    /// vlan=pop and vlan=set do not change untagged packets.
+    /// Separate changes by commas; they are applied in order. A priority may follow the VLAN ID:
+    /// vlan=push:100:5. The name of a receiving interface before the changes limits them to its
+    /// packets: eth1:dst=02:00:00:00:00:09. Repeatable. vlan=pop and vlan=set do not change
+    /// untagged packets.
     #[arg(long, value_name = "[DEV:]CHANGE,...")]
     rewrite: Vec<Rewrite>,
 
@@ -135,6 +137,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let names = arguments.names()?;
     let names = names.each_ref().map(String::as_str);
     let ways = arguments.ways(&names)?;
+
     let weight = match arguments.weight {
         options if options.is_nothing() => None,
         options => {
@@ -144,45 +147,59 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let mirror = arguments.mirror.as_deref();
     mirror.map(|path| Mirror::check(path, arguments.force)).transpose()?;
+
     let sources = [arguments.a.clone(), arguments.b.clone()];
     let claim = arguments.control.claim("forward", &sources)?;
     let capture = arguments.open(&names)?;
     stop_on_signals(capture.stopper())?;
+
     let egresses = ways.iter().map(|way| Egress::find(&way.to)).collect::<Result<_, _>>()?;
     let create = |path| Mirror::create(path, arguments.force, &capture, arguments.timestamps());
     let mirror = mirror.map(create).transpose()?;
+
     arguments.engine.describe(&capture, "forwarding");
     options::warn(&capture.ledger().warnings);
     warn_of_second_forwarder(&capture);
+
     let drop = arguments.drop.clone();
     let mut control = claim.serve_with(Box::new(move |filter| {
         Ok(passing::passing(Some(filter), drop.as_deref())?.unwrap_or_else(|| "".into()))
     }))?;
     let treatment = Treatment { mirror, weight, latency: arguments.latency };
     let writing = treatment.mirror.as_ref().map(|mirror| mirror.writing().clone());
+
     service::ready();
     let (latencies, outcome) = losses::watched(&capture, writing.as_ref(), &control, || {
         thread::scope(|scope| {
             let work = |(index, worker)| {
-                threads::spawn_worker(scope, index, || way::forward(worker, &capture, &ways, &treatment))
+                threads::spawn_worker(scope, index, || {
+                    way::forward(worker, &capture, &ways, &treatment)
+                })
             };
             let workers: Vec<_> = capture.workers().into_iter().enumerate().map(work).collect();
             let done = || workers.iter().all(thread::ScopedJoinHandle::is_finished);
-            let watched = watch(arguments, &capture, &ways, treatment.mirror.as_ref(), egresses, done);
-            let join =
-                |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("forwarding does not panic");
+            let watched =
+                watch(arguments, &capture, &ways, treatment.mirror.as_ref(), egresses, done);
+            let join = |worker: thread::ScopedJoinHandle<'_, _>| {
+                worker.join().expect("forwarding does not panic")
+            };
             let (latencies, failed) = gather(workers.into_iter().map(join), ways.len());
-            // The removal of an interface is also a worker's error, and is reported more clearly here.
+
+            // The removal of an interface is also a worker's error, and is reported more clearly
+            // here.
             (latencies, watched.and(failed.map_or(Ok(()), |error| Err(error.into()))))
         })
     });
+
     let rings: Vec<usize> = capture.interfaces().iter().map(|interface| interface.rings).collect();
     let mut ledger = capture.close();
     let no_room = ways.iter().map(Way::no_room).sum();
+
     if no_room > 0 {
         let reason = "no room for the tags that --rewrite adds".to_owned();
         ledger.lost_later.push(LostLater { packets: no_room, reason });
     }
+
     let mirrored = match treatment.mirror {
         Some(mirror) => {
             let (recorded, mirrored) = mirror.finish(&ledger, &rings);
@@ -194,24 +211,29 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         None => Ok(()),
     };
-    let report = Report { ways: &ways, ledger: &ledger, latencies: arguments.latency.then_some(latencies) };
+    let report =
+        Report { ways: &ways, ledger: &ledger, latencies: arguments.latency.then_some(latencies) };
     report.show();
+
     let reported = if arguments.json { report.json().and_then(output::print) } else { Ok(()) };
     let outcome = outcome.and(mirrored.map_err(Failure::from));
     let outcome = outcome.and_then(|()| Failure::unless_lossless(&ledger));
     control.end(&ledger, &outcome);
+
     reported.and(outcome)
 }
 
 /// With the engine `packet` the host also gets the packets, and may forward them as well.
 fn warn_of_second_forwarder(capture: &Capture) {
-    let is_shared = |interface: &&Interface| matches!(interface.reception, Reception::Packet { .. });
+    let is_shared =
+        |interface: &&Interface| matches!(interface.reception, Reception::Packet { .. });
     let mut shared = capture.interfaces().iter().filter(is_shared).peekable();
     let routes = |family: &str| {
         let switch = format!("/proc/sys/net/{family}");
         fs::read_to_string(switch).is_ok_and(|value| value.trim() != "0")
     };
-    if shared.peek().is_some() && (routes("ipv4/ip_forward") || routes("ipv6/conf/all/forwarding")) {
+    if shared.peek().is_some() && (routes("ipv4/ip_forward") || routes("ipv6/conf/all/forwarding"))
+    {
         eprintln!(
             "warning: this host also routes packets, so routed packets are sent twice; sysctl -w \
              net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0"
@@ -219,7 +241,9 @@ fn warn_of_second_forwarder(capture: &Capture) {
     }
     for interface in shared {
         let device = &interface.device;
-        if let Some(bridge) = device.uppers.iter().find(|upper| upper.kind.as_deref() == Some("bridge")) {
+        if let Some(bridge) =
+            device.uppers.iter().find(|upper| upper.kind.as_deref() == Some("bridge"))
+        {
             eprintln!(
                 "warning: {} is a port of {}, which also forwards its packets",
                 device.name, bridge.name
@@ -235,9 +259,12 @@ fn gather(
 ) -> (Vec<Latency>, Option<CaptureError>) {
     let mut all = vec![Latency::new(); ways];
     let mut failed = None;
+
     for outcome in outcomes {
         match outcome {
-            Ok(latencies) => all.iter_mut().zip(&latencies).for_each(|(all, latency)| all.add(latency)),
+            Ok(latencies) => {
+                all.iter_mut().zip(&latencies).for_each(|(all, latency)| all.add(latency))
+            }
             Err(error) => failed = failed.or(Some(error)),
         }
     }
@@ -245,16 +272,19 @@ fn gather(
 }
 
 impl Arguments {
-    /// The proper names of both interfaces, without queues, as their ports have them. Whether they exist is looked up
-    /// when they are opened.
+    /// The proper names of both interfaces, without queues, as their ports have them. Whether they
+    /// exist is looked up when they are opened.
     fn names(&self) -> Result<[String; 2], Failure> {
         let [a, b] = [&self.a, &self.b].map(|source| {
             let name = source.split('@').next().unwrap_or_default();
             Device::find(name).map_or_else(|_| name.to_owned(), |device| device.name)
         });
         if a == b {
-            return Err(Failure::Usage(format!("cannot forward {a} to itself; name two interfaces")));
+            return Err(Failure::Usage(format!(
+                "cannot forward {a} to itself; name two interfaces"
+            )));
         }
+
         if self.one_way && self.b.contains('@') {
             let message = format!("--one-way does not receive on {b}: name it without queues");
             return Err(Failure::Usage(message));
@@ -282,6 +312,7 @@ impl Arguments {
         };
         let builder = if self.unordered { builder.unordered() } else { builder };
         let cpus = thread::available_parallelism().map_or(1, usize::from);
+
         let builder = match self.workers {
             Some(count) => builder.workers(count.into()),
             None => builder.at_most_workers(cpus),

@@ -1,4 +1,5 @@
-//! `wirecap lab`: the lab is a program of its own, so that this one, which runs with privileges, has no part of it.
+//! `wirecap lab`: the lab is a program of its own, so that this one, which runs with privileges,
+//! has no part of it.
 
 use std::ffi::OsString;
 

@@ -40,7 +40,8 @@ use shared::{events, output, service, signals};
 use watch::{ask, count, handle, profile, show, stats, top};
 use wirecap_units::size;
 
-/// Packet capture from multi-queue network interfaces, with a ledger of delivered and dropped packets
+/// Packet capture from multi-queue network interfaces, with a ledger of delivered and dropped
+/// packets
 #[derive(Debug, Parser)]
 #[command(name = "wirecap", version, arg_required_else_help = true)]
 #[command(after_help = "Examples:
@@ -103,6 +104,7 @@ fn said(text: &clap::Error, arguments: &[OsString]) -> ExitCode {
         eprintln!("wirecap: {}", usage::explained(text, arguments));
         return ExitCode::from(text.exit_code() as u8);
     }
+
     let shown = text.print().and_then(|()| io::stdout().flush());
     let printed = if is_help { Ok(()) } else { output::printed(shown) };
     match printed {
@@ -143,6 +145,7 @@ pub fn main() -> ExitCode {
         eprintln!("wirecap: cannot handle signals: {error}");
         return ExitCode::FAILURE;
     }
+
     service::begin();
     let arguments = bare::with_command(std::env::args_os().collect());
     let command = match parse(&arguments) {
@@ -154,7 +157,9 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = run(command);
+
     events::flush();
+
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // The ledger, the list of findings or another process has already reported it.
@@ -205,7 +210,8 @@ fn run(command: Command) -> Result<(), Failure> {
 
 /// Captures with these arguments until Wireshark stops reading: unread packets are then no loss.
 fn capture_for_wireshark(words: &[OsString]) -> Result<(), Failure> {
-    let cli = Cli::try_parse_from(words).map_err(|text| Failure::Usage(usage::explained(&text, words)))?;
+    let cli = Cli::try_parse_from(words)
+        .map_err(|text| Failure::Usage(usage::explained(&text, words)))?;
     match run(cli.command) {
         Err(Failure::Lossy) if signals::end_asked_for() => Ok(()),
         outcome => outcome,

@@ -1,4 +1,5 @@
-//! The `wirecap` command. All of it is in the library beside this file, where benches reach it, too.
+//! The `wirecap` command. All of it is in the library beside this file, where benches reach it,
+//! too.
 
 use std::process::ExitCode;
 

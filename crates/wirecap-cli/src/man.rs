@@ -1,4 +1,5 @@
-//! `wirecap man-pages DIR` (hidden): the man pages, generated from the commands' help, and their examples.
+//! `wirecap man-pages DIR` (hidden): the man pages, generated from the commands' help, and their
+//! examples.
 
 use std::fmt::Write;
 use std::fs;
@@ -32,13 +33,22 @@ const EXAMPLES: [(&str, Examples); 23] = [
     (
         "wirecap-capture",
         &[
-            ("Record matching packets only:", "wirecap capture -i eth1 -w dns.pcapng udp and port 53"),
-            ("Record four receive queues into a pipe:", "wirecap capture -i eth1@0-3 -w - | tshark -r -"),
+            (
+                "Record matching packets only:",
+                "wirecap capture -i eth1 -w dns.pcapng udp and port 53",
+            ),
+            (
+                "Record four receive queues into a pipe:",
+                "wirecap capture -i eth1@0-3 -w - | tshark -r -",
+            ),
             (
                 "Record for weeks: a compressed file per hour, 500 GiB at most, 20 GiB of the disk kept free, without privileges:",
                 "wirecap capture -i eth1 -w /data/eth1-%Y%m%d-%H%M%S-%i.pcapng.zst --file-time 1h --keep-bytes 500G --keep-free 20G -Z wirecap",
             ),
-            ("A ring of ten files, as tcpdump:", "wirecap capture -i eth1 -w trace.pcap -C 100 -W 10"),
+            (
+                "A ring of ten files, as tcpdump:",
+                "wirecap capture -i eth1 -w trace.pcap -C 100 -W 10",
+            ),
             ("As a service:", "wirecap capture --config /etc/wirecap/eth1.conf --name eth1"),
             (
                 "Extract packets from a savefile and convert it:",
@@ -50,7 +60,10 @@ const EXAMPLES: [(&str, Examples); 23] = [
         "wirecap-dedicate",
         &[
             ("Set up a SPAN port:", "wirecap dedicate eth1"),
-            ("Make the settings of all dedicated ports again, after a boot:", "wirecap dedicate --restore"),
+            (
+                "Make the settings of all dedicated ports again, after a boot:",
+                "wirecap dedicate --restore",
+            ),
         ],
     ),
     ("wirecap-release", &[("Use a port for the host again:", "wirecap release eth1")]),
@@ -73,7 +86,10 @@ const EXAMPLES: [(&str, Examples); 23] = [
     ),
     (
         "wirecap-handle",
-        &[("Simulate a slow application whose buddies help:", "wirecap handle -i eth1 -x 300 -T 60 udp")],
+        &[(
+            "Simulate a slow application whose buddies help:",
+            "wirecap handle -i eth1 -x 300 -T 60 udp",
+        )],
     ),
     (
         "wirecap-forward",
@@ -148,7 +164,10 @@ const EXAMPLES: [(&str, Examples); 23] = [
     ),
     ("wirecap-reload", &[("After a change of /etc/wirecap/eth1.conf:", "wirecap reload eth1")]),
     ("wirecap-rotate", &[("Start the next file:", "wirecap rotate eth1")]),
-    ("wirecap-events", &[("Follow loss, interfaces and files:", "wirecap events eth1 | jq -r .text")]),
+    (
+        "wirecap-events",
+        &[("Follow loss, interfaces and files:", "wirecap events eth1 | jq -r .text")],
+    ),
     ("wirecap-devices", &[("The list for programs:", "wirecap devices --json | jq '.[].name'")]),
     (
         "wirecap-doctor",
@@ -161,7 +180,10 @@ const EXAMPLES: [(&str, Examples); 23] = [
     (
         "wirecap-generate",
         &[
-            ("A million frames of mixed lengths:", "wirecap generate -i eth2 -c 1000000 --size imix"),
+            (
+                "A million frames of mixed lengths:",
+                "wirecap generate -i eth2 -c 1000000 --size imix",
+            ),
             (
                 "A traffic model, spread over six queues:",
                 "wirecap generate -i eth2 --model heavy --duration 1m --queues 6",
@@ -178,7 +200,8 @@ const EXAMPLES: [(&str, Examples); 23] = [
 ];
 
 /// The section EXIT STATUS of pages whose help has none.
-const EXIT_STATUS: &str = "0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\").";
+const EXIT_STATUS: &str =
+    "0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\").";
 
 const ARCHIVE_STATUS: &str =
     "0 done, 1 failed or a segment could not be read or uploaded completely, 2 wrong usage.";
@@ -273,7 +296,11 @@ const FILES: Notes = &[
     ),
     ("/run/wirecap/NAME", "the control socket of the capture NAME", CONTROLLED),
     ("/etc/wirecap/dedicated", "a file per interface that is dedicated to capturing", PORTS),
-    ("/run/wirecap/doctor.json", "what --fix has changed, for --undo", &["wirecap", "wirecap-doctor"]),
+    (
+        "/run/wirecap/doctor.json",
+        "what --fix has changed, for --undo",
+        &["wirecap", "wirecap-doctor"],
+    ),
     ("FILE.part", "a file of a set until it is complete", RECORDINGS),
     ("FILE.flows.parquet", "the index of FILE", RECORDINGS),
 ];
@@ -296,8 +323,8 @@ const SEE_ALSO: [(&str, &[&str]); 6] = [
     ("tcpreplay(1)", &["wirecap-replay", "wirecap-generate"]),
 ];
 
-/// The options of the program wirecap-archive, which is built separately: the commands, and their options with the beginning of
-/// their help. A test compares them with its source.
+/// The options of the program wirecap-archive, which is built separately: the commands, and their
+/// options with the beginning of their help. A test compares them with its source.
 const ARCHIVE: &str = include_str!("archive.txt");
 
 pub(crate) fn run(arguments: &Arguments, command: Command) -> Result<(), Failure> {
@@ -335,11 +362,13 @@ fn page(name: &str, mut command: Command, pages: &[String]) -> io::Result<Vec<u8
     man.render_name_section(&mut page)?;
     writeln!(page, ".SH SYNOPSIS\n.nf\n{}\n.fi", escaped(&usage))?;
     man.render_description_section(&mut page)?;
+
     if name == "wirecap-archive" {
         page.extend(archive_section().as_bytes());
     } else {
         man.render_options_section(&mut page)?;
     }
+
     if has_subcommands {
         man.render_subcommands_section(&mut page)?;
     }
@@ -348,23 +377,31 @@ fn page(name: &str, mut command: Command, pages: &[String]) -> io::Result<Vec<u8
     if !notes.is_empty() {
         let _ = write!(text, ".SH NOTES\n.nf\n{}\n.fi\n", escaped(&notes));
     }
+
     let other = if name == "wirecap-archive" { ARCHIVE_STATUS } else { EXIT_STATUS };
     let status = status.unwrap_or_else(|| other.to_owned());
     let _ = write!(text, ".SH \"EXIT STATUS\"\n{}\n", escaped(&status));
-    let signals = SIGNALS.iter().find(|(page, _)| *page == name).map_or(OTHER, |(_, signals)| *signals);
+    let signals =
+        SIGNALS.iter().find(|(page, _)| *page == name).map_or(OTHER, |(_, signals)| *signals);
     text += &tagged("SIGNALS", signals.iter().copied());
     text += &tagged("FILES", notes_of(FILES, name));
     text += &tagged("ENVIRONMENT", notes_of(ENVIRONMENT, name));
+
     if let Some((_, examples)) = EXAMPLES.iter().find(|(page, _)| *page == name) {
         text += &section(examples);
     }
+
     let own = pages.iter().filter(|page| {
-        *page != name && (name == "wirecap" || *page == "wirecap" || page.starts_with(&format!("{name}-")))
+        *page != name
+            && (name == "wirecap" || *page == "wirecap" || page.starts_with(&format!("{name}-")))
     });
-    let others =
-        SEE_ALSO.iter().filter(|(_, pages)| pages.contains(&name)).map(|(other, _)| (*other).to_owned());
+    let others = SEE_ALSO
+        .iter()
+        .filter(|(_, pages)| pages.contains(&name))
+        .map(|(other, _)| (*other).to_owned());
     let see: Vec<String> = own.map(|page| format!("{page}(1)")).chain(others).collect();
     let _ = write!(text, ".SH \"SEE ALSO\"\n{}\n", escaped(&see.join(", ")));
+
     page.extend(text.as_bytes());
     Ok(page)
 }
@@ -374,11 +411,13 @@ fn notes_of(notes: Notes, name: &str) -> impl Iterator<Item = (&'static str, &'s
     notes.iter().filter(move |(.., pages)| concerns(pages)).map(|(what, text, _)| (*what, *text))
 }
 
-/// Of the text after the options: the exit status, and what is neither that nor examples, which are in sections of their own.
+/// Of the text after the options: the exit status, and what is neither that nor examples, which are
+/// in sections of their own.
 fn of_help(help: &str) -> (Option<String>, String) {
     let mut status = None;
     let mut notes = String::new();
     let mut is_example = false;
+
     for line in help.lines() {
         is_example &= line.is_empty() || line.starts_with(' ');
         if let Some(text) = line.strip_prefix("Exit status: ") {
@@ -390,6 +429,7 @@ fn of_help(help: &str) -> (Option<String>, String) {
             notes.push('\n');
         }
     }
+
     (status, notes.trim_end().to_owned())
 }
 
@@ -405,6 +445,7 @@ fn tagged<'a>(name: &str, words: impl Iterator<Item = (&'a str, &'a str)>) -> St
 /// The commands of wirecap-archive and their options.
 fn archive_section() -> String {
     let mut text = ".SH COMMANDS\n".to_owned();
+
     for line in ARCHIVE.lines() {
         match line.strip_prefix("  ").map(|line| line.split_once("  ")) {
             None if line.is_empty() => {}
@@ -414,7 +455,12 @@ fn archive_section() -> String {
             }
             Some(option) => {
                 let (option, about) = option.unwrap_or((line, ""));
-                let _ = write!(text, ".TP\n.B \"{}\"\n{}\n", escaped(option.trim()), escaped(about.trim()));
+                let _ = write!(
+                    text,
+                    ".TP\n.B \"{}\"\n{}\n",
+                    escaped(option.trim()),
+                    escaped(about.trim())
+                );
             }
         }
     }
@@ -458,28 +504,33 @@ pub(crate) mod tests {
 
     /// The words of the commands in the examples of the man pages, the README and the guide.
     pub(crate) fn commands() -> Vec<Vec<String>> {
-        let of_man = EXAMPLES.iter().flat_map(|(_, examples)| *examples).map(|(_, line)| (*line).to_owned());
+        let of_man =
+            EXAMPLES.iter().flat_map(|(_, examples)| *examples).map(|(_, line)| (*line).to_owned());
         let lines: Vec<String> = of_man.chain(lines_of_pages()).collect();
         lines.iter().flat_map(|line| words(line)).filter(|words| words[0] == "wirecap").collect()
     }
 
-    /// The lines in the code blocks of README and guide that begin with `wirecap`, and the commands of the
-    /// README's table.
+    /// The lines in the code blocks of README and guide that begin with `wirecap`, and the commands
+    /// of the README's table.
     fn lines_of_pages() -> Vec<String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let guide = fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
+        let guide =
+            fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
         let mut lines = Vec::new();
+
         for page in guide.chain([root.join("README.md")]) {
             let text = fs::read_to_string(&page).unwrap();
             let of_page = text.split("```").skip(1).step_by(2).flat_map(str::lines);
             let of_page = of_page.map(|line| line.strip_prefix("sudo ").unwrap_or(line));
             lines.extend(of_page.filter(|line| line.starts_with("wirecap ")).map(str::to_owned));
         }
+
         // The README's table of usual commands: the last column has ours.
         let readme = fs::read_to_string(root.join("README.md")).unwrap();
         let rows = readme.lines().filter(|line| line.starts_with("| `"));
         lines.extend(rows.filter_map(|row| row.rsplit('`').nth(1)).map(str::to_owned));
         assert!(lines.len() > 40, "{lines:#?}");
+
         lines
     }
 
@@ -490,6 +541,7 @@ pub(crate) mod tests {
     fn words(line: &str) -> Vec<Vec<String>> {
         let mut commands = vec![vec![String::new()]];
         let mut quote = None;
+
         for char in line.chars() {
             let command = commands.last_mut().expect("there is one");
             match (quote, char) {
@@ -505,10 +557,12 @@ pub(crate) mod tests {
                 (_, char) => command.last_mut().expect("there is one").push(char),
             }
         }
+
         for command in &mut commands {
             command.retain(|word| !word.is_empty());
             command.iter_mut().for_each(|word| word.retain(|char| char != QUOTED));
         }
+
         commands.retain(|command| !command.is_empty());
         commands
     }
@@ -518,7 +572,10 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().unwrap();
         run(&Arguments { directory: folder.path().to_owned() }, crate::Cli::command()).unwrap();
         let read = |path: PathBuf| {
-            (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap())
+            (
+                path.file_stem().unwrap().to_str().unwrap().to_owned(),
+                fs::read_to_string(&path).unwrap(),
+            )
         };
         fs::read_dir(folder.path()).unwrap().map(|entry| read(entry.unwrap().path())).collect()
     }
@@ -536,24 +593,39 @@ pub(crate) mod tests {
                 "ENVIRONMENT",
                 "\"SEE ALSO\"",
             ] {
-                assert!(page.contains(&format!(".SH {section}\n")), "{name}(1) has no section {section}");
+                assert!(
+                    page.contains(&format!(".SH {section}\n")),
+                    "{name}(1) has no section {section}"
+                );
             }
+
             let has_files = FILES.iter().any(|(.., pages)| pages.contains(&name.as_str()));
             assert_eq!(page.contains(".SH FILES\n"), has_files, "{name}(1), FILES");
             assert!(!page.contains(".SH EXTRA"), "{name}(1) has a section EXTRA");
         }
+
         let named: Vec<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();
         for name in named.into_iter().chain(SIGNALS.map(|(name, _)| name)) {
             assert!(pages.iter().any(|(page, _)| page == name), "there is no page {name}");
         }
+
         let capture = &pages.iter().find(|(name, _)| name == "wirecap-capture").unwrap().1;
-        for word in ["SIGUSR1", "SIGHUP", "WIRECAP_CONTROL_DIR", "WIRECAP_LIBPCAP", "FILE.part", "wirecap(1)"]
-        {
+
+        for word in [
+            "SIGUSR1",
+            "SIGHUP",
+            "WIRECAP_CONTROL_DIR",
+            "WIRECAP_LIBPCAP",
+            "FILE.part",
+            "wirecap(1)",
+        ] {
             assert!(capture.contains(word), "wirecap-capture(1) does not mention {word}");
         }
+
         let doctor = &pages.iter().find(|(name, _)| name == "wirecap-doctor").unwrap().1;
-        let archive =
-            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archive/src/lib.rs"));
+        let archive = fs::read_to_string(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archive/src/lib.rs"),
+        );
         assert!(archive.unwrap().contains(&format!("Exit status: {ARCHIVE_STATUS}")));
         assert!(doctor.contains("0 no findings, 1 failed, 2 wrong usage, 3 findings."));
     }
@@ -562,43 +634,75 @@ pub(crate) mod tests {
     fn the_page_of_the_archive_has_the_options_in_its_source() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archive/src");
         let source = |name: &str| fs::read_to_string(root.join(format!("{name}.rs"))).unwrap();
+
         let section = |command: &str| {
-            let begin =
-                ARCHIVE.find(&format!("{command}  ")).unwrap_or_else(|| panic!("no command {command}"));
+            let begin = ARCHIVE
+                .find(&format!("{command}  "))
+                .unwrap_or_else(|| panic!("no command {command}"));
             ARCHIVE[begin..].split("\n\n").next().unwrap().to_owned()
         };
         let commands = source("lib");
         let commands = commands.split("enum Command {").nth(1).unwrap().split('}').next().unwrap();
         let mut options = 0;
+
         for command in commands.lines().filter_map(|line| line.trim().split('(').next()) {
             let command = command.to_lowercase();
             if command.is_empty() {
                 continue;
             }
+
             let section = section(&command);
             let own = source(&command);
-            let own = own.split("struct Arguments {").nth(1).unwrap().split("\n}").next().unwrap().to_owned();
+            let own = own
+                .split("struct Arguments {")
+                .nth(1)
+                .unwrap()
+                .split("\n}")
+                .next()
+                .unwrap()
+                .to_owned();
             let mut texts = vec![own.clone()];
+
             for (flattened, file, name) in [
                 ("CacheOptions", "cache", "struct CacheOptions {"),
                 ("ClusterOptions", "cluster", "struct ClusterOptions {"),
             ] {
                 if own.contains(flattened) {
                     let text = source(file);
-                    texts.push(text.split(name).nth(1).unwrap().split("\n}").next().unwrap().to_owned());
+                    texts.push(
+                        text.split(name).nth(1).unwrap().split("\n}").next().unwrap().to_owned(),
+                    );
                 }
             }
-            for field in
-                texts.iter().flat_map(|text| text.split("\n\n")).filter(|field| field.contains("long"))
+
+            for field in texts
+                .iter()
+                .flat_map(|text| text.split("\n\n"))
+                .filter(|field| field.contains("long"))
             {
-                let last = field.trim_end().lines().last().unwrap().trim().trim_start_matches("pub(crate) ");
+                let last = field
+                    .trim_end()
+                    .lines()
+                    .last()
+                    .unwrap()
+                    .trim()
+                    .trim_start_matches("pub(crate) ");
                 let name = last.split(':').next().unwrap().replace('_', "-");
-                let about = field.trim_start().lines().next().unwrap().trim().trim_start_matches("/// ");
-                assert!(section.contains(&format!("--{name}")), "{command}: --{name} is not in archive.txt");
-                assert!(section.contains(about), "{command}: --{name}: {about:?} is not in archive.txt");
+                let about =
+                    field.trim_start().lines().next().unwrap().trim().trim_start_matches("/// ");
+
+                assert!(
+                    section.contains(&format!("--{name}")),
+                    "{command}: --{name} is not in archive.txt"
+                );
+                assert!(
+                    section.contains(about),
+                    "{command}: --{name}: {about:?} is not in archive.txt"
+                );
                 options += 1;
             }
         }
+
         assert!(options > 30, "{options} options");
     }
 

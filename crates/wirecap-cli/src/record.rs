@@ -1,4 +1,5 @@
-//! Commands that record: captures to files, from the command line, a configuration file and Wireshark.
+//! Commands that record: captures to files, from the command line, a configuration file and
+//! Wireshark.
 
 pub(crate) mod capture;
 pub(crate) mod config;

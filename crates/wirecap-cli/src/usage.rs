@@ -15,7 +15,8 @@ use crate::shared::habits;
 
 /// The error about these arguments of this process, whose first one is its own name.
 pub(crate) fn explained(error: &clap::Error, arguments: &[OsString]) -> String {
-    let words: Vec<&str> = arguments.iter().skip(1).map(|word| word.to_str().unwrap_or_default()).collect();
+    let words: Vec<&str> =
+        arguments.iter().skip(1).map(|word| word.to_str().unwrap_or_default()).collect();
     let wrong = Wrong { error, words: &words };
     match wrong.text() {
         Some((problem, advice)) => match advice {
@@ -47,7 +48,10 @@ impl Wrong<'_> {
                 let option = plain(self.string(ContextKind::InvalidArg)?);
                 let others = self.strings(ContextKind::PriorArg)?;
                 let others: Vec<String> = others.into_iter().map(plain).collect();
-                Some((format!("{option} cannot be used with {}: omit one", others.join(", ")), None))
+                Some((
+                    format!("{option} cannot be used with {}: omit one", others.join(", ")),
+                    None,
+                ))
             }
             _ => None,
         }
@@ -70,6 +74,7 @@ impl Wrong<'_> {
             }
             (None, None) => format!("{command} --help lists the commands"),
         };
+
         Some((format!("no command {typed}"), Some(advice)))
     }
 
@@ -77,7 +82,8 @@ impl Wrong<'_> {
         let typed = self.string(ContextKind::InvalidArg)?;
         let command = self.command();
         let name = command.split(' ').nth(1).unwrap_or_default();
-        let similar = self.string(ContextKind::SuggestedArg).filter(|option| is_close(option, typed));
+        let similar =
+            self.string(ContextKind::SuggestedArg).filter(|option| is_close(option, typed));
         let advice = match (habits::hint(name, typed), similar) {
             (Some(hint), _) => hint.to_owned(),
             (None, Some(similar)) => format!("did you mean {similar}?"),
@@ -86,12 +92,14 @@ impl Wrong<'_> {
             }
             (None, None) => format!("see {command} --help"),
         };
+
         let kind = if typed.starts_with('-') { "option" } else { "argument" };
         Some((format!("{name} has no {kind} {typed}"), Some(advice)))
     }
 
     fn missing(&self) -> Option<Text> {
-        let missing: Vec<String> = self.strings(ContextKind::InvalidArg)?.into_iter().map(plain).collect();
+        let missing: Vec<String> =
+            self.strings(ContextKind::InvalidArg)?.into_iter().map(plain).collect();
         let is_missing = |option: &str| missing.iter().any(|missing| missing.starts_with(option));
         let command = self.command();
         let name = command.split(' ').nth(1).unwrap_or_default();
@@ -141,6 +149,7 @@ impl Wrong<'_> {
             Some(values) => format!("expected {}", listed(&values)),
             None => reason(self.error.source()?.to_string()),
         };
+
         // Long ones are quoted by their reasons.
         let is_quoted = value.len() > 3 && reason.contains(value);
         let shown = if is_quoted { name.to_owned() } else { format!("{name} {value}") };
@@ -161,14 +170,18 @@ impl Wrong<'_> {
 
     /// `-i eth1` or `-r FILE`, as it was typed.
     fn source(&self) -> Option<String> {
-        let place =
-            self.words.iter().position(|word| matches!(*word, "-i" | "--interface" | "-r" | "--read"))?;
+        let place = self
+            .words
+            .iter()
+            .position(|word| matches!(*word, "-i" | "--interface" | "-r" | "--read"))?;
         Some(format!("{} {}", self.words[place], self.words.get(place + 1)?))
     }
 
     /// `usage: wirecap stop NAME`.
     fn usage(&self) -> Option<String> {
-        let ContextValue::StyledStr(usage) = self.error.get(ContextKind::Usage)? else { return None };
+        let ContextValue::StyledStr(usage) = self.error.get(ContextKind::Usage)? else {
+            return None;
+        };
         let usage = usage.to_string();
         let usage = usage.trim().strip_prefix("Usage: ").unwrap_or(usage.trim());
         // clap names the program as it was called.
@@ -257,8 +270,14 @@ mod tests {
             ("wirecap frobnicate", "no command frobnicate\nwirecap --help lists the commands"),
             ("wirecap merge a b", "no command merge\nuse `wirecap find FILE FILE -w FILE`"),
             ("wirecap capture --froce", "capture has no option --froce\ndid you mean --force?"),
-            ("wirecap capture --nonsense", "capture has no option --nonsense\nsee wirecap capture --help"),
-            ("wirecap stop", "stop needs NAME\nusage: wirecap stop NAME; wirecap status lists the names"),
+            (
+                "wirecap capture --nonsense",
+                "capture has no option --nonsense\nsee wirecap capture --help",
+            ),
+            (
+                "wirecap stop",
+                "stop needs NAME\nusage: wirecap stop NAME; wirecap status lists the names",
+            ),
             (
                 "wirecap replay f.pcap",
                 "replay needs --interface DEV\nusage: wirecap replay --interface DEV FILE",
@@ -271,7 +290,10 @@ mod tests {
                 "wirecap count -i x --duration 9q",
                 "--duration 9q: unknown unit \"q\": expected ms, s, m, h, d or w",
             ),
-            ("wirecap count -i x -r y", "--interface DEV[@QUEUES] cannot be used with --read FILE: omit one"),
+            (
+                "wirecap count -i x -r y",
+                "--interface DEV[@QUEUES] cannot be used with --read FILE: omit one",
+            ),
             (
                 "wirecap capture -i eth9",
                 "capture needs --write FILE\nadd -w FILE; to see the packets instead: wirecap show -i eth9",
@@ -283,10 +305,13 @@ mod tests {
 
     #[test]
     fn only_a_word_that_is_mistyped_is_suggested() {
-        for (one, other) in [("--froce", "--force"), ("captur", "capture"), ("dedciate", "dedicate")] {
+        for (one, other) in
+            [("--froce", "--force"), ("captur", "capture"), ("dedciate", "dedicate")]
+        {
             assert!(is_close(one, other), "{one} {other}");
         }
-        for (one, other) in [("--threads", "--read"), ("--output", "--count"), ("--print", "--pin")] {
+        for (one, other) in [("--threads", "--read"), ("--output", "--count"), ("--print", "--pin")]
+        {
             assert!(!is_close(one, other), "{one} {other}");
         }
     }

@@ -1,4 +1,5 @@
-//! `-i any`: one packet socket per link type for all interfaces, also those that appear later, with an account of each.
+//! `-i any`: one packet socket per link type for all interfaces, also those that appear later, with
+//! an account of each.
 
 mod recording;
 
@@ -22,7 +23,8 @@ type Counts = BTreeMap<String, u64>;
 
 /// A bed whose interfaces are not dedicated to capturing.
 fn plain_bed() -> Bed {
-    let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let sender = Namespace::new().unwrap();
+    let receiver = Namespace::new().unwrap();
     let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500).unwrap();
     Bed { sender, receiver, pair }
 }
@@ -37,7 +39,8 @@ fn ip(namespace: &Namespace, arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The frames of a file by the interface that its blocks name, and the number of interfaces that it describes.
+/// The frames of a file by the interface that its blocks name, and the number of interfaces that it
+/// describes.
 fn counts_in(file: &Path) -> (Counts, usize) {
     let mut reader = Reader::open(file).unwrap();
     let mut counts = Counts::new();
@@ -52,7 +55,8 @@ fn counts_in(file: &Path) -> (Counts, usize) {
 /// The delivered packets by interface, from the ledger.
 fn counts_in_ledger(ledger: &serde_json::Value) -> Counts {
     let interfaces = ledger["interfaces"].as_array().unwrap().iter();
-    let counts = interfaces.map(|seen| (seen["name"].as_str().unwrap(), seen["delivered"].as_u64().unwrap()));
+    let counts = interfaces
+        .map(|seen| (seen["name"].as_str().unwrap(), seen["delivered"].as_u64().unwrap()));
     let mut sums = Counts::new();
     for (name, count) in counts.filter(|(_, count)| *count > 0) {
         *sums.entry(name.to_owned()).or_default() += count;
@@ -62,8 +66,10 @@ fn counts_in_ledger(ledger: &serde_json::Value) -> Counts {
 
 /// Sends frames from one end of a pair to the other.
 fn send(pair: &VethPair, frames: u64) {
-    let (mut sender, traffic) = (PacketSender::on(&pair.sender).unwrap(), Traffic::to(&pair.receiver));
-    (0..frames).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    let mut sender = PacketSender::on(&pair.sender).unwrap();
+    let traffic = Traffic::to(&pair.receiver);
+    (0..frames)
+        .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
 }
 
 /// A UDP packet without a link-layer header.
@@ -118,18 +124,22 @@ fn a_hundred_and_twenty_interfaces_cost_as_much_as_one() {
         "{all_descriptors} descriptors, {one_descriptors} for one"
     );
     let ledger = finished.ledger();
-    let sent: Counts = (1..INTERFACES).filter(|n| n % 10 == 0).map(|n| (format!("v{n}"), n)).collect();
+    let sent: Counts =
+        (1..INTERFACES).filter(|n| n % 10 == 0).map(|n| (format!("v{n}"), n)).collect();
     assert_eq!(counts_in_ledger(&ledger), sent);
     assert_eq!(ledger["delivered"], sent.values().sum::<u64>());
     assert_eq!(ledger["interfaces"].as_array().unwrap().len() as u64, INTERFACES);
 }
 
-/// Records while interfaces of three link layers appear, are renamed, disappear and return, with an independent count.
+/// Records while interfaces of three link layers appear, are renamed, disappear and return, with an
+/// independent count.
 fn record_a_history(flags: &[&str]) -> (Finished, Counts, TempDir, PathBuf) {
-    let (bed, directory) = (plain_bed(), TempDir::new().unwrap());
+    let bed = plain_bed();
+    let directory = TempDir::new().unwrap();
     ip(&bed.receiver, "link set lo up");
     let file = directory.path().join("t.pcapng");
-    let arguments = [&["capture", "-i", "any", "-w", text(&file), "--json"], flags, &["udp"]].concat();
+    let arguments =
+        [&["capture", "-i", "any", "-w", text(&file), "--json"], flags, &["udp"]].concat();
     let mut running = bed.start(Command::new(WIRECAP).args(&arguments));
     running.wait_for("capturing");
     let mut sent = Counts::new();
@@ -144,7 +154,8 @@ fn record_a_history(flags: &[&str]) -> (Finished, Counts, TempDir, PathBuf) {
     (0..7).for_each(|_| _ = socket.send_to(b"x", "127.0.0.1:9").unwrap());
     count("lo", 7);
 
-    // Created some time before it is set up, as a VPN's is: the sockets of its link type are in place.
+    // Created some time before it is set up, as a VPN's is: the sockets of its link type are in
+    // place.
     let mut tun = Tun::new(&bed.receiver, "tun0").unwrap();
     running.wait_for("tun0: new interface");
     tun.set_up().unwrap();
@@ -173,14 +184,17 @@ fn record_a_history(flags: &[&str]) -> (Finished, Counts, TempDir, PathBuf) {
     let path = elsewhere.path().display().to_string();
     ip(&bed.receiver, &format!("link set pod2 netns {path}"));
     ip(&elsewhere, "link set pod2 up");
-    let moved =
-        VethPair { sender: pod.sender.clone(), receiver: Interface::find(&elsewhere, "pod2").unwrap() };
+    let moved = VethPair {
+        sender: pod.sender.clone(),
+        receiver: Interface::find(&elsewhere, "pod2").unwrap(),
+    };
     moved.sender.wait_until_running().unwrap();
     send(&moved, 100);
     let here = bed.receiver.path().display().to_string();
     ip(&elsewhere, &format!("link set pod2 netns {here}"));
     ip(&bed.receiver, "link set pod2 up");
-    let pod = VethPair { sender: pod.sender, receiver: Interface::find(&bed.receiver, "pod2").unwrap() };
+    let pod =
+        VethPair { sender: pod.sender, receiver: Interface::find(&bed.receiver, "pod2").unwrap() };
     pod.sender.wait_until_running().unwrap();
     // A port that leaves a bridge still exists.
     ip(&bed.receiver, "link add br0 type bridge");
@@ -211,7 +225,9 @@ fn interfaces_that_come_and_go_have_exact_books_and_nothing_is_unseen() {
     // A raw IP packet is recorded as such.
     let mut reader = Reader::open(&file).unwrap();
     let mut link_types = Counts::new();
-    while let Some(interface) = reader.next_record().unwrap().map(|record| record.interface as usize) {
+    while let Some(interface) =
+        reader.next_record().unwrap().map(|record| record.interface as usize)
+    {
         let interface = &reader.interfaces()[interface];
         *link_types.entry(format!("{:?}", interface.link_type)).or_default() += 1;
     }
@@ -223,7 +239,8 @@ fn an_unprivileged_process_records_interfaces_that_come_and_go() {
     if !privileged() {
         return;
     }
-    let (bed, directory) = (plain_bed(), TempDir::new_in("/tmp").unwrap());
+    let bed = plain_bed();
+    let directory = TempDir::new_in("/tmp").unwrap();
     let chown = Command::new("chown").arg("nobody").arg(directory.path()).status().unwrap();
     assert!(chown.success());
     let (_copy, program) = copy_for_everybody();
@@ -236,7 +253,9 @@ fn an_unprivileged_process_records_interfaces_that_come_and_go() {
     running.wait_for("pod1: new interface");
     // It becomes promiscuous, as the others are.
     let promiscuity = |name: &str| {
-        let show = || Command::new("ip").args(["-d", "link", "show", "dev", name]).output().unwrap().stdout;
+        let show = || {
+            Command::new("ip").args(["-d", "link", "show", "dev", name]).output().unwrap().stdout
+        };
         String::from_utf8(bed.receiver.run_in(show).unwrap()).unwrap().contains("promiscuity 1")
     };
     wait_until("both are promiscuous", || promiscuity("a1") && promiscuity("pod1"));
@@ -247,7 +266,8 @@ fn an_unprivileged_process_records_interfaces_that_come_and_go() {
     tun.receive(&ip_packet(&bed.pair.receiver, 0)).unwrap();
     let finished = running.interrupt();
     finished.assert_success();
-    let expected = Counts::from([("a1".to_owned(), 3), ("pod1".to_owned(), 5), ("tun0".to_owned(), 1)]);
+    let expected =
+        Counts::from([("a1".to_owned(), 3), ("pod1".to_owned(), 5), ("tun0".to_owned(), 1)]);
     assert_eq!(counts_in_ledger(&finished.ledger()), expected, "{}", finished.stderr);
     assert_eq!(counts_in(&file).0, expected);
 }
@@ -257,9 +277,11 @@ fn each_file_of_a_set_describes_its_interfaces() {
     if !privileged() {
         return;
     }
-    let (bed, directory) = (plain_bed(), TempDir::new().unwrap());
+    let bed = plain_bed();
+    let directory = TempDir::new().unwrap();
     let pattern = directory.path().join("t-%i.pcapng");
-    let arguments = ["capture", "-i", "any", "-w", text(&pattern), "--file-time", "1h", "--json", "udp"];
+    let arguments =
+        ["capture", "-i", "any", "-w", text(&pattern), "--file-time", "1h", "--json", "udp"];
     let mut running = bed.start(Command::new(WIRECAP).args(arguments));
     running.wait_for("capturing");
     let files = || {
@@ -269,7 +291,8 @@ fn each_file_of_a_set_describes_its_interfaces() {
         files.sort();
         files
     };
-    // Names an interface that the first file has, one that appears in it, and one that appears only in the second.
+    // Names an interface that the first file has, one that appears in it, and one that appears only
+    // in the second.
     let first = VethPair::new((&bed.sender, "s1"), (&bed.receiver, "pod1"), 1, 1500).unwrap();
     send(&bed.pair, 2);
     send(&first, 3);
@@ -284,12 +307,14 @@ fn each_file_of_a_set_describes_its_interfaces() {
     finished.assert_success();
 
     let found: Vec<(Counts, usize)> = files().iter().map(|file| counts_in(file)).collect();
-    let counts =
-        |list: &[(&str, u64)]| -> Counts { list.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect() };
+    let counts = |list: &[(&str, u64)]| -> Counts {
+        list.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect()
+    };
     assert_eq!(found.len(), 2, "{found:?} {}", finished.stderr);
     assert_eq!(found[0].0, counts(&[("a1", 2), ("pod1", 3)]), "{}", finished.stderr);
     assert_eq!(found[1].0, counts(&[("pod2", 4), ("pod1", 5)]));
-    // a1 was there at the beginning, so both describe it; the second file does not describe interfaces without packets.
+    // a1 was there at the beginning, so both describe it; the second file does not describe
+    // interfaces without packets.
     assert_eq!([found[0].1, found[1].1], [2, 3]);
     // The counts at the end are those of the right interfaces.
     let statistics = Command::new("capinfos").arg(&files()[1]).output().unwrap();
@@ -303,8 +328,15 @@ fn what_passed_before_a_link_type_had_its_socket_is_unseen() {
     }
     let bed = plain_bed();
     let mut tun = Tun::new(&bed.receiver, "tun0").unwrap();
-    let mut running =
-        bed.start(Command::new(WIRECAP).args(["count", "-i", "any", "--duration", "5s", "--json", "udp"]));
+    let mut running = bed.start(Command::new(WIRECAP).args([
+        "count",
+        "-i",
+        "any",
+        "--duration",
+        "5s",
+        "--json",
+        "udp",
+    ]));
     running.wait_for("capturing");
     thread::sleep(Duration::from_millis(300));
     // It was down, and its first packets come at once.
@@ -329,7 +361,8 @@ fn a_pcap_file_has_one_link_type_and_others_are_unseen() {
     if !privileged() {
         return;
     }
-    let (bed, directory) = (plain_bed(), TempDir::new().unwrap());
+    let bed = plain_bed();
+    let directory = TempDir::new().unwrap();
     let file = directory.path().join("t.pcap");
     let arguments = ["capture", "-i", "any", "-w", text(&file), "--json", "udp"];
     let mut running = bed.start(Command::new(WIRECAP).args(arguments));
@@ -344,8 +377,13 @@ fn a_pcap_file_has_one_link_type_and_others_are_unseen() {
     assert_eq!(finished.ledger()["unseen"][0]["interface"], "tun0");
     assert!(finished.stderr.contains("write pcapng"), "{}", finished.stderr);
 
-    let refused = bed.run(Command::new(WIRECAP).args(["capture", "-i", "any", "--force", "-w", text(&file)]));
-    assert!(!refused.status.success() && refused.stderr.contains("write pcapng"), "{}", refused.stderr);
+    let refused =
+        bed.run(Command::new(WIRECAP).args(["capture", "-i", "any", "--force", "-w", text(&file)]));
+    assert!(
+        !refused.status.success() && refused.stderr.contains("write pcapng"),
+        "{}",
+        refused.stderr
+    );
 }
 
 #[test]
@@ -354,12 +392,14 @@ fn an_interface_that_is_named_is_captured_once() {
         return;
     }
     for engine in ["packet", "auto"] {
-        let (bed, directory) = (Bed::new(1), TempDir::new().unwrap());
+        let bed = Bed::new(1);
+        let directory = TempDir::new().unwrap();
         let file = directory.path().join("t.pcapng");
         let other = VethPair::new((&bed.sender, "s1"), (&bed.receiver, "b1"), 1, 1500).unwrap();
         let arguments = ["capture", "--engine", engine, "-i", "any", "-i", "a1", "-s", "40"];
         let mut command = Command::new(WIRECAP);
-        let mut running = bed.start(command.args(arguments).args(["-w", text(&file), "--json", "udp"]));
+        let mut running =
+            bed.start(command.args(arguments).args(["-w", text(&file), "--json", "udp"]));
         running.wait_for_all(&["capturing a1", "capturing any"]);
         send(&bed.pair, 6);
         send(&other, 7);
@@ -371,7 +411,8 @@ fn an_interface_that_is_named_is_captured_once() {
         assert_eq!(counts_in_ledger(&finished.ledger()), Counts::from([("b1".to_owned(), 7)]));
         let mut reader = Reader::open(&file).unwrap();
         while let Some(record) = reader.next_record().unwrap() {
-            let (interface, len) = (record.interface as usize, record.data.len());
+            let interface = record.interface as usize;
+            let len = record.data.len();
             let is_named = reader.interfaces()[interface].name.as_deref() == Some("a1");
             assert_eq!(len, if is_named { 40 } else { 60 }, "the snap length is that of a1");
         }
@@ -383,12 +424,14 @@ fn a_dedicated_port_is_captured_by_xdp_beside_all_others() {
     if !privileged() {
         return;
     }
-    let (bed, directory) = (Bed::new(1), TempDir::new().unwrap());
+    let bed = Bed::new(1);
+    let directory = TempDir::new().unwrap();
     let file = directory.path().join("t.pcapng");
     let other = VethPair::new((&bed.sender, "s1"), (&bed.receiver, "b1"), 1, 1500).unwrap();
     let arguments = ["capture", "-i", "any", "-w", text(&file), "--json", "udp"];
     let mut running = bed.start(Command::new(WIRECAP).args(arguments));
-    let (named, all) = (running.wait_for("capturing a1"), running.wait_for("capturing any"));
+    let named = running.wait_for("capturing a1");
+    let all = running.wait_for("capturing any");
     assert!(named.contains("xdp engine") && all.contains("packet engine"), "{named}{all}");
     send(&bed.pair, 6);
     send(&other, 7);
@@ -404,12 +447,13 @@ fn a_tagged_packet_keeps_its_tag_and_its_interface() {
     if !privileged() {
         return;
     }
-    let (bed, directory) = (plain_bed(), TempDir::new().unwrap());
+    let bed = plain_bed();
+    let directory = TempDir::new().unwrap();
     let file = directory.path().join("t.pcapng");
     let arguments = ["capture", "-i", "any", "-w", text(&file), "--json", "vlan", "5"];
     let running = bed.capture(&arguments);
-    let (mut sender, traffic) =
-        (PacketSender::on(&bed.pair.sender).unwrap(), Traffic::to(&bed.pair.receiver));
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+    let traffic = Traffic::to(&bed.pair.receiver);
     for (sequence, tag) in [5, 5, 6, 5].into_iter().enumerate() {
         let plain = traffic.frame(Stamp { queue: 0, sequence: sequence as u64 });
         let tagged = [&plain[..12], &[0x81, 0, 0, tag], &plain[12..]].concat();
@@ -436,12 +480,18 @@ fn received_and_sent_packets_are_selected_by_direction() {
         let arguments = [&["count", "-i", "any", "--json"], flags, &["udp"]].concat();
         let running = bed.capture(&arguments);
         send(&bed.pair, 4);
-        let back = VethPair { sender: bed.pair.receiver.clone(), receiver: bed.pair.sender.clone() };
+        let back =
+            VethPair { sender: bed.pair.receiver.clone(), receiver: bed.pair.sender.clone() };
         send(&back, 7);
         let finished = running.interrupt();
         finished.assert_success();
         let counted = counts_in_ledger(&finished.ledger());
-        assert_eq!(counted, Counts::from([("a1".to_owned(), expected)]), "{flags:?}: {}", finished.stderr);
+        assert_eq!(
+            counted,
+            Counts::from([("a1".to_owned(), expected)]),
+            "{flags:?}: {}",
+            finished.stderr
+        );
     }
 }
 
@@ -457,7 +507,8 @@ fn a_changed_filter_is_that_of_every_link_type() {
     let running = bed.capture(&["count", "-i", "any", "--name", &name, "--json", "tcp"]);
     let mut both = |frames: u64| {
         send(&bed.pair, frames);
-        (0..frames).for_each(|sequence| tun.receive(&ip_packet(&bed.pair.receiver, sequence)).unwrap());
+        (0..frames)
+            .for_each(|sequence| tun.receive(&ip_packet(&bed.pair.receiver, sequence)).unwrap());
     };
     both(5);
     let change = |expression: &str| {

@@ -16,15 +16,25 @@ fn archive_runs_the_program_with_its_arguments_and_status() {
         .env("PATH", folder.path())
         .output()
         .unwrap();
-    assert_eq!(String::from_utf8_lossy(&run.stdout), "<sql>\n<-a>\n</data>\n<SELECT 1>\n<--help>\n");
+    assert_eq!(
+        String::from_utf8_lossy(&run.stdout),
+        "<sql>\n<-a>\n</data>\n<SELECT 1>\n<--help>\n"
+    );
     assert_eq!(run.status.code(), Some(7));
 }
 
 #[test]
 fn without_the_program_the_error_says_how_to_install_it() {
     let folder = tempfile::tempdir().unwrap();
-    let run = Command::new(WIRECAP).args(["archive", "--help"]).env("PATH", folder.path()).output().unwrap();
+    let run = Command::new(WIRECAP)
+        .args(["archive", "--help"])
+        .env("PATH", folder.path())
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&run.stderr);
     assert_eq!(run.status.code(), Some(1));
-    assert!(said.contains("wirecap-archive is not installed") && said.contains("make archive"), "{said}");
+    assert!(
+        said.contains("wirecap-archive is not installed") && said.contains("make archive"),
+        "{said}"
+    );
 }

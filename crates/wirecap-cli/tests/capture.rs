@@ -13,11 +13,12 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap::savefile::{ReadError, Reader};
 use wirecap_testbed::{
-    AfXdpSender, Counters, Load, PacketSender, Stamp, Traffic, VethPair, loss_lock, pass_program, privileged,
+    AfXdpSender, Counters, Load, PacketSender, Stamp, Traffic, VethPair, loss_lock, pass_program,
+    privileged,
 };
 
-/// Options for a pool that has room for all packets of a test, so that the result does not depend on the
-/// machine's speed.
+/// Options for a pool that has room for all packets of a test, so that the result does not depend
+/// on the machine's speed.
 const DEEP: [&str; 4] = ["-M", "64", "-R", "512"];
 
 fn savefile(directory: &TempDir, name: &str) -> String {
@@ -43,7 +44,8 @@ fn a_recorded_file_equals_the_senders_frames() {
         finished.assert_success();
         assert!(finished.stderr.contains("wrote 5,000 packets"), "{}", finished.stderr);
         let verdict = finished.stderr.trim_end().lines().last().unwrap();
-        let is_yes = ["lossless: yes", "lossless: yes (VLAN tags of a1 may be lost)"].contains(&verdict);
+        let is_yes =
+            ["lossless: yes", "lossless: yes (VLAN tags of a1 may be lost)"].contains(&verdict);
         assert!(is_yes, "{}", finished.stderr);
         let ledger = finished.ledger();
         assert_eq!(ledger["delivered"], 5000, "{ledger}");
@@ -76,7 +78,8 @@ fn rings_are_merged_in_time_order_with_their_queues() {
     let traffic = bed.traffic();
     thread::scope(|scope| {
         for queue in 0..4u16 {
-            let (pair, traffic) = (&bed.pair, &traffic);
+            let pair = &bed.pair;
+            let traffic = &traffic;
             scope.spawn(move || {
                 let mut sender = AfXdpSender::on(&pair.sender, queue.into()).unwrap();
                 for sequence in 0..2000 {
@@ -89,12 +92,17 @@ fn rings_are_merged_in_time_order_with_their_queues() {
     let finished = running.interrupt();
     finished.assert_success();
     assert_eq!(finished.ledger()["delivered"], 8000);
-    let packets = tshark(Path::new(&file), &["frame.time_epoch", "frame.packet_id", "frame.interface_queue"]);
+    let packets =
+        tshark(Path::new(&file), &["frame.time_epoch", "frame.packet_id", "frame.interface_queue"]);
     assert_eq!(packets.len(), 8000);
     let disordered = packets.windows(2).filter(|pair| pair[0][0] > pair[1][0]).count();
     assert_eq!(disordered, 0, "packets out of their order in time");
     for queue in ["0", "1", "2", "3"] {
-        assert_eq!(packets.iter().filter(|packet| packet[2] == queue).count(), 2000, "queue {queue}");
+        assert_eq!(
+            packets.iter().filter(|packet| packet[2] == queue).count(),
+            2000,
+            "queue {queue}"
+        );
     }
 }
 
@@ -107,7 +115,8 @@ fn packets_stay_in_the_order_of_time_when_an_interface_is_handed_back() {
         let bed = Bed::new(queues);
         let directory = TempDir::new().unwrap();
         let file = savefile(&directory, "handed-back.pcapng");
-        let mut running = bed.start(Command::new(WIRECAP).args(capture("a1", &file, &["--json", "udp"])));
+        let mut running =
+            bed.start(Command::new(WIRECAP).args(capture("a1", &file, &["--json", "udp"])));
         let banner = running.wait_for("capturing");
         assert!(banner.contains("xdp engine"), "{banner}");
         // Flows that several packet sockets share, sent all the time.
@@ -132,7 +141,8 @@ fn packets_stay_in_the_order_of_time_when_an_interface_is_handed_back() {
     }
 }
 
-/// Sends packets of a hundred flows to the queues in turn, a packet every half millisecond. Returns their number.
+/// Sends packets of a hundred flows to the queues in turn, a packet every half millisecond. Returns
+/// their number.
 fn send_flows(bed: &Bed, queues: u32, packets: u64) -> u64 {
     let mut senders: Vec<_> =
         (0..queues).map(|queue| AfXdpSender::on(&bed.pair.sender, queue).unwrap()).collect();
@@ -158,7 +168,8 @@ fn a_packets_queue_is_recorded_if_the_interface_has_several() {
         return;
     }
     let directory = TempDir::new().unwrap();
-    for (queue_count, device, queue, recorded) in [(1, "a1", 0, ""), (2, "a1@0", 0, "0"), (2, "a1@1", 1, "1")]
+    for (queue_count, device, queue, recorded) in
+        [(1, "a1", 0, ""), (2, "a1@0", 0, "0"), (2, "a1@1", 1, "1")]
     {
         let bed = Bed::new(queue_count);
         let file = savefile(&directory, device);
@@ -191,7 +202,11 @@ fn a_number_of_packets_ends_the_capture() {
     // Packets that were sent after the end went to the host.
     let taken = counters.since_start().unwrap().redirected();
     assert!((123..=1000).contains(&taken), "{taken}");
-    assert_eq!((&ledger["offered"], &ledger["delivered"]), (&taken.into(), &taken.into()), "{ledger}");
+    assert_eq!(
+        (&ledger["offered"], &ledger["delivered"]),
+        (&taken.into(), &taken.into()),
+        "{ledger}"
+    );
 }
 
 #[test]
@@ -215,12 +230,18 @@ fn a_pipe_gets_the_packets_and_may_be_closed() {
         return;
     }
     let bed = Bed::new(1);
-    let read_all = format!("{WIRECAP} capture -i a1 -M 64 -R 512 -c 500 -w - | tcpdump -n -r - 2>/dev/null");
+    let read_all =
+        format!("{WIRECAP} capture -i a1 -M 64 -R 512 -c 500 -w - | tcpdump -n -r - 2>/dev/null");
     let mut running = bed.start(Command::new("sh").args(["-c", &read_all]));
     running.wait_for("capturing");
     bed.generator().send(&[Load::new(0, 500)]).unwrap();
     let finished = running.finish();
-    assert_eq!(String::from_utf8_lossy(&finished.stdout).lines().count(), 500, "{}", finished.stderr);
+    assert_eq!(
+        String::from_utf8_lossy(&finished.stdout).lines().count(),
+        500,
+        "{}",
+        finished.stderr
+    );
 
     let read_some = format!(
         "{{ {WIRECAP} capture -i a1 -M 64 -R 512 --duration 20s -w -; echo status $? >&2; }} | head -c 24 >/dev/null"
@@ -246,9 +267,10 @@ fn a_full_disk_ends_the_capture_with_an_error_and_whole_packets() {
     }
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
-    // The mount is private to the shell and is removed when the shell ends, so the shell copies the file out
-    // of it first.
-    let (disk, kept) = (savefile(&directory, "disk"), savefile(&directory, "kept"));
+    // The mount is private to the shell and is removed when the shell ends, so the shell copies the
+    // file out of it first.
+    let disk = savefile(&directory, "disk");
+    let kept = savefile(&directory, "kept");
     let script = format!(
         "mkdir {disk} && mount -t tmpfs -o size=1M full {disk} && \
          {WIRECAP} capture -i a1 -M 64 -R 512 -w {disk}/file; echo status $? >&2; cp {disk}/file {kept}"
@@ -268,8 +290,8 @@ fn a_full_disk_ends_the_capture_with_an_error_and_whole_packets() {
     assert!(whole && !lines.is_empty());
 }
 
-/// The number of complete packets in a savefile, and whether it ends within another packet: a kill may
-/// interrupt a write between two memory pages. The file may have no other fault.
+/// The number of complete packets in a savefile, and whether it ends within another packet: a kill
+/// may interrupt a write between two memory pages. The file may have no other fault.
 fn complete_packets(file: &str) -> (usize, bool) {
     let mut reader = Reader::open(file).unwrap();
     let mut packets = 0;
@@ -360,15 +382,23 @@ fn more_workers_than_queues_get_separate_rings() {
     }
     let bed = Bed::new(1);
     let count = ["count", "-i", "a1", "-M", "64", "-R", "512", "--json", "--workers", "3"];
-    for (engine, names) in [("xdp", ["a1@0.0", "a1@0.1", "a1@0.2"]), ("packet", ["a1@0", "a1@1", "a1@2"])] {
+    for (engine, names) in
+        [("xdp", ["a1@0.0", "a1@0.1", "a1@0.2"]), ("packet", ["a1@0", "a1@1", "a1@2"])]
+    {
         let running = bed.capture(&[&count[..], &["--engine", engine]].concat());
         let traffic = Traffic { flows: 100, ..bed.traffic() };
         let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
-        (0..3000).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+        (0..3000).for_each(|sequence| {
+            sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap()
+        });
         let finished = running.interrupt();
         finished.assert_success();
         let ledger = finished.ledger();
-        assert_eq!((&ledger["offered"], &ledger["delivered"]), (&3000.into(), &3000.into()), "{ledger}");
+        assert_eq!(
+            (&ledger["offered"], &ledger["delivered"]),
+            (&3000.into(), &3000.into()),
+            "{ledger}"
+        );
         for (ring, name) in ledger["rings"].as_array().unwrap().iter().zip(names) {
             assert_eq!(ring["name"], name, "{ledger}");
             assert!(ring["delivered"].as_u64().unwrap() > 300, "{ledger}");
@@ -415,9 +445,11 @@ fn fewer_cells_may_be_posted_than_there_are() {
         return;
     }
     let bed = Bed::new(2);
-    for (options, posted) in
-        [(&["--warm", "1000"][..], 1000), (&["--elastic"], 4096), (&["--elastic", "--warm", "1000"], 1000)]
-    {
+    for (options, posted) in [
+        (&["--warm", "1000"][..], 1000),
+        (&["--elastic"], 4096),
+        (&["--elastic", "--warm", "1000"], 1000),
+    ] {
         let count = ["count", "-i", "a1", "-M", "64", "-R", "256", "--json"];
         let running = bed.capture(&[&count[..], options].concat());
         bed.generator().send(&[Load::new(0, 1000)]).unwrap();
@@ -461,7 +493,10 @@ fn impossible_fixes_are_named_with_exit_status_1() {
     let file = savefile(&directory, "none");
     let cases: [(&[&str], &[&str]); 6] = [
         (&["capture", "-i", "nonesuch", "-w", &file], &["nonesuch", "a1"]),
-        (&["capture", "-i", "a1", "--engine", "packet", "--elastic", "-w", &file], &["a1", "--engine xdp"]),
+        (
+            &["capture", "-i", "a1", "--engine", "packet", "--elastic", "-w", &file],
+            &["a1", "--engine xdp"],
+        ),
         (&["capture", "-i", "a1@4", "-w", &file], &["a1@4", "one receive queue"]),
         (&["capture", "-i", "a1", "-w", "/nonesuch/file"], &["/nonesuch"]),
         (&["capture", "-i", "a1", "-w", "/proc/nonesuch"], &["/proc/nonesuch"]),
@@ -486,7 +521,8 @@ fn missing_privileges_are_named() {
         bed.run(Command::new("setpriv").args(unprivileged).args(more).arg(&program).args(arguments))
     };
     setpriv(&[], &["count", "-i", "a1", "-R", "4"]).assert_refused(1, &["CAP_NET_RAW", "root"]);
-    let capabilities = ["--inh-caps=+net_raw,+net_admin,+bpf", "--ambient-caps=+net_raw,+net_admin,+bpf"];
+    let capabilities =
+        ["--inh-caps=+net_raw,+net_admin,+bpf", "--ambient-caps=+net_raw,+net_admin,+bpf"];
     setpriv(&capabilities, &["count", "-i", "a1"])
         .assert_refused(1, &["locked memory", "CAP_IPC_LOCK", "ulimit"]);
     // A pool within the memory limit works without root.
@@ -502,7 +538,8 @@ fn profile_counts_each_packet_in_the_bin_of_its_time() {
     let bed = Bed::new(2);
     let directory = TempDir::new().unwrap();
     let picture = savefile(&directory, "profile.svg");
-    let arguments = ["profile", "-i", "a1", "-M", "64", "-R", "512", "--csv", "-", "--svg", &picture];
+    let arguments =
+        ["profile", "-i", "a1", "-M", "64", "-R", "512", "--csv", "-", "--svg", &picture];
     let running = bed.capture(&arguments);
     bed.generator().send(&[Load::new(0, 3000).per_second(20_000), Load::new(1, 1000)]).unwrap();
     let finished = running.interrupt();
@@ -510,11 +547,16 @@ fn profile_counts_each_packet_in_the_bin_of_its_time() {
     let csv = String::from_utf8(finished.stdout.clone()).unwrap();
     let mut lines = csv.lines();
     assert_eq!(lines.next(), Some("seconds,a1@0,a1@1"));
-    let rows: Vec<Vec<u64>> =
-        lines.map(|line| line.split(',').skip(1).map(|count| count.parse().unwrap()).collect()).collect();
+    let rows: Vec<Vec<u64>> = lines
+        .map(|line| line.split(',').skip(1).map(|count| count.parse().unwrap()).collect())
+        .collect();
     let sum = |ring: usize| rows.iter().map(|row| row[ring]).sum::<u64>();
     assert_eq!((sum(0), sum(1)), (3000, 1000));
-    assert!(rows.len() >= 10, "3,000 packets at 20,000 a second are in {} bins of 10 ms", rows.len());
+    assert!(
+        rows.len() >= 10,
+        "3,000 packets at 20,000 a second are in {} bins of 10 ms",
+        rows.len()
+    );
     assert!(finished.stderr.contains("3,000 packets"), "{}", finished.stderr);
     assert!(fs::read_to_string(picture).unwrap().contains("<svg"));
 }
@@ -526,7 +568,8 @@ fn a_savefile_is_read_as_if_it_were_captured() {
     }
     let bed = Bed::new(2);
     let directory = TempDir::new().unwrap();
-    let (recorded, copied) = (savefile(&directory, "recorded"), savefile(&directory, "copied"));
+    let recorded = savefile(&directory, "recorded");
+    let copied = savefile(&directory, "copied");
     let running = bed.capture(&capture("a1", &recorded, &[]));
     bed.generator().send(&[Load::new(0, 700), Load::new(1, 300)]).unwrap();
     running.interrupt().assert_success();
@@ -534,11 +577,21 @@ fn a_savefile_is_read_as_if_it_were_captured() {
     let counted = bed.run(Command::new(WIRECAP).args(["count", "-r", &recorded, "--json"]));
     counted.assert_success();
     let ledger = counted.ledger();
-    assert_eq!((&ledger["engine"], &ledger["delivered"]), (&"file".into(), &1000.into()), "{ledger}");
+    assert_eq!(
+        (&ledger["engine"], &ledger["delivered"]),
+        (&"file".into(), &1000.into()),
+        "{ledger}"
+    );
 
-    bed.run(Command::new(WIRECAP).args(["capture", "-r", &recorded, "-w", &copied])).assert_success();
-    let fields =
-        ["frame.time_epoch", "frame.interface_name", "frame.interface_queue", "frame.len", "data.data"];
+    bed.run(Command::new(WIRECAP).args(["capture", "-r", &recorded, "-w", &copied]))
+        .assert_success();
+    let fields = [
+        "frame.time_epoch",
+        "frame.interface_name",
+        "frame.interface_queue",
+        "frame.len",
+        "data.data",
+    ];
     assert_eq!(tshark(Path::new(&copied), &fields), tshark(Path::new(&recorded), &fields));
 
     let profiled = bed.run(Command::new(WIRECAP).args(["profile", "-r", &recorded]));
@@ -552,7 +605,8 @@ fn a_savefile_is_read_as_if_it_were_captured() {
     assert!(counted.ledger()["delivered"].as_u64().unwrap() > 400);
     let refused = bed.run(Command::new(WIRECAP).args(["count", "-r", "/nonesuch"]));
     refused.assert_refused(1, &["/nonesuch"]);
-    bed.run(Command::new(WIRECAP).args(["count", "-r", &recorded, "-i", "a1"])).assert_refused(2, &["-r"]);
+    bed.run(Command::new(WIRECAP).args(["count", "-r", &recorded, "-i", "a1"]))
+        .assert_refused(2, &["-r"]);
 }
 
 #[test]
@@ -576,12 +630,13 @@ fn handle_applies_its_filter_to_every_packet() {
         })
         .sum();
     assert_eq!(matched, 1500, "{}", finished.stderr);
-    let refused = bed.run(Command::new(WIRECAP).args(["handle", "-i", "a1", "udp", "port", "nonsense"]));
+    let refused =
+        bed.run(Command::new(WIRECAP).args(["handle", "-i", "a1", "udp", "port", "nonsense"]));
     refused.assert_refused(1, &["nonsense"]);
 }
 
-/// A capture uses the memory of the pool's cells, 24 bytes per cell, and at most 32 MiB more; a recording also that of its
-/// 16 pages of 2 MiB.
+/// A capture uses the memory of the pool's cells, 24 bytes per cell, and at most 32 MiB more; a
+/// recording also that of its 16 pages of 2 MiB.
 #[test]
 fn memory_is_bounded_by_the_pools_under_any_load() {
     if !privileged() {
@@ -622,7 +677,9 @@ fn without_timestamps_rings_are_recorded_in_order_of_arrival_and_the_file_record
     let running = bed.capture(&capture("a1", &file, &["--timestamp", "none", "--json"]));
     for queue in 0..2_u16 {
         let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
-        (0..500).for_each(|sequence| sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap());
+        (0..500).for_each(|sequence| {
+            sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap()
+        });
         sender.flush().unwrap();
     }
     let finished = running.interrupt();
@@ -652,7 +709,8 @@ fn hardware_timestamps_are_rejected_with_the_drivers_features() {
         let options = ["--timestamp", "hardware", "--engine", engine];
         let arguments = capture("a1", &file, &options);
         let finished = bed.run(Command::new(WIRECAP).args(&arguments));
-        finished.assert_refused(1, &["a1 has no hardware timestamps", reason, "--timestamp packet"]);
+        finished
+            .assert_refused(1, &["a1 has no hardware timestamps", reason, "--timestamp packet"]);
     }
     assert!(!Path::new(&file).exists());
 }

@@ -1,5 +1,5 @@
-//! Requests to a running capture over its control socket: answers agree with the ledger to the packet,
-//! requests are executed, and no client delays the capture.
+//! Requests to a running capture over its control socket: answers agree with the ledger to the
+//! packet, requests are executed, and no client delays the capture.
 
 mod recording;
 
@@ -72,14 +72,16 @@ fn record_on_a_blocked_terminal(block: fn(&Terminal)) {
     let desk = Desk::new(1);
     let terminal = Terminal::new();
     let file = desk.file("t.pcap");
-    // One line per second reports the progress. While a write to the terminal waits, more packets arrive
-    // than fit the pool.
-    let arguments = ["capture", "-i", "a1", "-M", "64", "-R", "8", "-w", &file, "--name", "rec", "--json"];
+    // One line per second reports the progress. While a write to the terminal waits, more packets
+    // arrive than fit the pool.
+    let arguments =
+        ["capture", "-i", "a1", "-M", "64", "-R", "8", "-w", &file, "--name", "rec", "--json"];
     let running = desk.bed.start_on(terminal.of_program(), &mut desk.command(WIRECAP, &arguments));
     watch.process(running.id());
     wait_until("the capture can be asked", || desk.wirecap(&["status", "rec"]).status.success());
     block(&terminal);
-    let sent = desk.bed.generator().send(&[Load::new(0, 8_000).per_second(2_000)]).unwrap()[0].frames;
+    let sent =
+        desk.bed.generator().send(&[Load::new(0, 8_000).per_second(2_000)]).unwrap()[0].frames;
     let mut status = Value::Null;
     wait_until("all packets are accounted for", || {
         status = desk.status("rec");
@@ -122,13 +124,15 @@ fn each_status_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
     }
     for engine in ENGINES {
         let desk = Desk::of_engine(engine, 2);
-        let arguments = ["count", "-i", "a1", "--engine", engine, "-M", "64", "-R", "32", "--json", "udp"];
+        let arguments =
+            ["count", "-i", "a1", "--engine", engine, "-M", "64", "-R", "32", "--json", "udp"];
         let running = desk.capture("a1", &arguments);
         let mut client = desk.client("a1");
         let mut generator = desk.bed.generator();
         let load = |queue| Load::new(queue, 150_000).per_second(100_000);
         let run = generator.start(&[load(0), load(1)]).unwrap();
-        let (mut polls, mut delivered) = (0, 0);
+        let mut polls = 0;
+        let mut delivered = 0;
         while delivered < 200_000 {
             let status = client.ask(&json!({ "command": "status" }));
             let ledger = &status["ledger"];
@@ -145,7 +149,8 @@ fn each_status_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
         let mut last = Value::Null;
         wait_until("all packets are accounted for", || {
             last = client.ask(&json!({ "command": "status" }));
-            number(&last["ledger"]["offered"]) + last["ledger"]["filtered"].as_u64().unwrap_or(0) >= sent
+            number(&last["ledger"]["offered"]) + last["ledger"]["filtered"].as_u64().unwrap_or(0)
+                >= sent
                 && last["pool"]["rings"].as_array().unwrap().iter().all(|ring| ring["waiting"] == 0)
         });
         assert_ledger_conserved(&last["ledger"]);
@@ -196,7 +201,10 @@ fn a_capture_is_shown_gets_another_filter_rotates_and_ends_with_its_ledger() {
     }
     desk.wirecap(&["top", "rec"]).assert_refused(2, &["top needs a terminal"]);
     let overview = String::from_utf8(desk.wirecap(&["status"]).stdout).unwrap();
-    assert!(overview.lines().all(|line| line.len() <= 80) && overview.contains("rec"), "{overview}");
+    assert!(
+        overview.lines().all(|line| line.len() <= 80) && overview.contains("rec"),
+        "{overview}"
+    );
 
     let mut reader = desk.client("rec");
     assert_eq!(reader.ask(&json!({ "command": "events" })), json!({ "ok": true }));
@@ -212,14 +220,18 @@ fn a_capture_is_shown_gets_another_filter_rotates_and_ends_with_its_ledger() {
 
     desk.wirecap(&["rotate", "rec"]).assert_success();
     let files = || fs::read_dir(desk.directory.path()).unwrap().flatten().map(|entry| entry.path());
-    let complete = || files().filter(|path| path.extension().is_some_and(|kind| kind == "pcap")).collect();
+    let complete =
+        || files().filter(|path| path.extension().is_some_and(|kind| kind == "pcap")).collect();
     wait_until("the first file is complete", || Vec::<PathBuf>::len(&complete()) == 1);
     desk.bed.generator().send(&[Load::new(0, 30)]).unwrap();
     wait_until("the packets are in", || number(&desk.status("rec")["ledger"]["delivered"]) == 130);
 
     let stopped = desk.wirecap(&["stop", "rec"]);
     stopped.assert_success();
-    assert!(String::from_utf8_lossy(&stopped.stdout).contains("rec: 130 packets delivered; lossless: yes"));
+    assert!(
+        String::from_utf8_lossy(&stopped.stdout)
+            .contains("rec: 130 packets delivered; lossless: yes")
+    );
     let finished = running.finish();
     finished.assert_success();
     let ledger = finished.ledger();
@@ -245,7 +257,8 @@ fn impossible_requests_are_rejected_and_stop_returns_the_exit_status_of_loss() {
         return;
     }
     let desk = Desk::new(1);
-    let arguments = ["handle", "-i", "a1", "-M", "16", "-R", "4", "--cost", "1000000", "--json", "udp"];
+    let arguments =
+        ["handle", "-i", "a1", "-M", "16", "-R", "4", "--cost", "1000000", "--json", "udp"];
     let running = desk.capture("a1", &arguments);
     desk.wirecap(&["rotate", "a1"]).assert_refused(1, &["does not write a set of files"]);
     desk.bed.generator().send(&[Load::new(0, 1_000)]).unwrap();
@@ -281,7 +294,8 @@ fn the_name_of_a_running_capture_is_rejected_and_that_of_a_killed_one_reused() {
         desk.wirecap(&["stop", name]).assert_success();
         running.finish().assert_success();
     }
-    let silent = desk.bed.start(&mut desk.command(WIRECAP, &[&arguments[..], &["--no-control"]].concat()));
+    let silent =
+        desk.bed.start(&mut desk.command(WIRECAP, &[&arguments[..], &["--no-control"]].concat()));
     let mut silent = silent;
     silent.wait_for("capturing");
     assert!(!desk.path("a1").exists());
@@ -318,13 +332,27 @@ fn another_user_sees_and_changes_nothing() {
     let file = desk.file("t-%i.pcap");
     let running = desk.capture(
         "a1",
-        &["capture", "-i", "a1", "-R", "64", "-w", &file, "--file-packets", "1000", "--json", "udp"],
+        &[
+            "capture",
+            "-i",
+            "a1",
+            "-R",
+            "64",
+            "-w",
+            &file,
+            "--file-packets",
+            "1000",
+            "--json",
+            "udp",
+        ],
     );
     desk.bed.generator().send(&[Load::new(0, 100)]).unwrap();
     wait_until("the packets are in", || number(&desk.status("a1")["ledger"]["delivered"]) == 100);
     let before = desk.status("a1");
     let run = |arguments: &[&str]| {
-        desk.bed.run(desk.command(&program, arguments).uid(UNPRIVILEGED).gid(UNPRIVILEGED).current_dir("/"))
+        desk.bed.run(
+            desk.command(&program, arguments).uid(UNPRIVILEGED).gid(UNPRIVILEGED).current_dir("/"),
+        )
     };
     for arguments in [
         &["status", "a1"][..],
@@ -356,7 +384,11 @@ fn another_user_sees_and_changes_nothing() {
     finished.assert_success();
     assert_eq!(finished.ledger()["recorded"]["in_file"], 150);
     let files = fs::read_dir(desk.directory.path()).unwrap().flatten();
-    assert_eq!(files.filter(|entry| entry.path().extension().is_some()).count(), 1, "it was rotated");
+    assert_eq!(
+        files.filter(|entry| entry.path().extension().is_some()).count(),
+        1,
+        "it was rotated"
+    );
 }
 
 #[test]
@@ -397,9 +429,15 @@ fn no_client_holds_up_the_capture_or_other_clients() {
 
     // Invalid requests are rejected, and the next request is answered.
     let mut wrong = desk.client("a1");
-    for line in
-        ["status", "{}", "[]", "\"stop\"", "{\"command\":\"halt\"}", "{\"command\":\"stop\",\"x\":1}", "\0\0"]
-    {
+    for line in [
+        "status",
+        "{}",
+        "[]",
+        "\"stop\"",
+        "{\"command\":\"halt\"}",
+        "{\"command\":\"stop\",\"x\":1}",
+        "\0\0",
+    ] {
         wrong.send(&format!("{line}\n"));
         assert_eq!(wrong.read()["ok"], false, "{line}");
     }
@@ -463,13 +501,17 @@ fn a_capture_without_privileges_answers_requests_and_its_socket_is_removed() {
         ];
         let running = desk.capture("a1", &arguments);
         desk.bed.generator().send(&[Load::new(0, 100)]).unwrap();
-        wait_until("the packets are in", || number(&desk.status("a1")["ledger"]["delivered"]) == 100);
+        wait_until("the packets are in", || {
+            number(&desk.status("a1")["ledger"]["delivered"]) == 100
+        });
         desk.wirecap(&["filter", "a1", "tcp"]).assert_success();
         desk.bed.generator().send(&[Load::new(0, 50)]).unwrap();
         desk.wirecap(&["filter", "a1", "udp", "or", "tcp"]).assert_success();
         desk.wirecap(&["rotate", "a1"]).assert_success();
         desk.bed.generator().send(&[Load::new(0, 10)]).unwrap();
-        wait_until("the packets are in", || number(&desk.status("a1")["ledger"]["delivered"]) == 110);
+        wait_until("the packets are in", || {
+            number(&desk.status("a1")["ledger"]["delivered"]) == 110
+        });
         desk.wirecap(&["stop", "a1"]).assert_success();
         let finished = running.finish();
         finished.assert_success();

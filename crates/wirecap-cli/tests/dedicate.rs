@@ -27,7 +27,8 @@ struct Settings {
 
 impl Host {
     fn new() -> Self {
-        let (namespace, peer) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let namespace = Namespace::new().unwrap();
+        let peer = Namespace::new().unwrap();
         let pair = VethPair::new((&peer, "a0"), (&namespace, "span1"), 1, 1500).unwrap();
         Self { namespace, _peer: peer, pair, marks: tempfile::tempdir().unwrap() }
     }
@@ -51,15 +52,24 @@ impl Host {
 
     fn wirecap(&self, arguments: &[&str]) -> Finished {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wirecap"));
-        command.args(arguments).stdin(Stdio::null()).env("WIRECAP_DEDICATED_DIR", self.marks.path());
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .env("WIRECAP_DEDICATED_DIR", self.marks.path());
         self.namespace.run_in(|| command.output()).unwrap().unwrap().into()
     }
 
     fn settings(&self) -> Settings {
         let features = self.run("ethtool", &["-k", "span1"]);
-        let gro = features.lines().find_map(|line| line.strip_prefix("generic-receive-offload: ")).unwrap();
+        let gro = features
+            .lines()
+            .find_map(|line| line.strip_prefix("generic-receive-offload: "))
+            .unwrap();
         Settings {
-            without_ipv6: self.run("sysctl", &["-n", "net.ipv6.conf.span1.disable_ipv6"]).trim().to_owned(),
+            without_ipv6: self
+                .run("sysctl", &["-n", "net.ipv6.conf.span1.disable_ipv6"])
+                .trim()
+                .to_owned(),
             gro: gro.to_owned(),
             is_up: self.run("ip", &["-br", "link", "show", "span1"]).contains(",UP"),
         }
@@ -72,7 +82,8 @@ impl Host {
     /// The engine that auto selects, with the reason.
     fn choice(&self) -> (String, String) {
         let devices = self.wirecap(&["devices", "--json"]).json();
-        let port = devices.as_array().unwrap().iter().find(|device| device["name"] == "span1").unwrap();
+        let port =
+            devices.as_array().unwrap().iter().find(|device| device["name"] == "span1").unwrap();
         (port["engine"].as_str().unwrap().to_owned(), port["why"].as_str().unwrap().to_owned())
     }
 }
@@ -91,11 +102,16 @@ fn a_dedicated_port_gets_xdp_and_is_left_as_found_when_it_is_released() {
         return;
     }
     let host = Host::plain();
-    assert_eq!(host.choice(), ("packet".to_owned(), "not dedicated: wirecap dedicate span1".to_owned()));
+    assert_eq!(
+        host.choice(),
+        ("packet".to_owned(), "not dedicated: wirecap dedicate span1".to_owned())
+    );
 
     let dedicated = host.wirecap(&["dedicate", "span1"]);
     assert_eq!((dedicated.status, dedicated.stderr.as_str()), (Some(0), ""), "{dedicated:#?}");
-    for change in ["disable_ipv6=1 (was 0)", "gro off (was on)", "span1 up (was down)", "auto selects xdp"] {
+    for change in
+        ["disable_ipv6=1 (was 0)", "gro off (was on)", "span1 up (was down)", "auto selects xdp"]
+    {
         assert!(dedicated.stdout.contains(change), "{change}: {dedicated:#?}");
     }
     assert_eq!(host.settings(), of_a_port());
@@ -122,7 +138,8 @@ fn after_a_reboot_the_settings_are_made_again_and_a_release_undoes_them() {
     }
     let host = Host::plain();
     host.wirecap(&["dedicate", "span1"]);
-    // A reboot: the kernel has forgotten the settings, and /run is empty. What an administrator has configured is there again.
+    // A reboot: the kernel has forgotten the settings, and /run is empty. What an administrator has
+    // configured is there again.
     host.run("ip", &["link", "set", "span1", "down"]);
     host.run("sysctl", &["-q", "-w", "net.ipv6.conf.span1.disable_ipv6=0"]);
     fs::remove_dir_all(host.marks.path().join("settings-before-dedicate")).unwrap();
@@ -147,7 +164,8 @@ fn a_dedicate_that_was_killed_can_be_undone() {
     }
     let host = Host::plain();
     host.wirecap(&["dedicate", "span1"]);
-    // Killed before it wrote the mark, which is the last step, and one change was announced and not made.
+    // Killed before it wrote the mark, which is the last step, and one change was announced and not
+    // made.
     fs::remove_file(host.mark()).unwrap();
     host.run("ip", &["link", "set", "span1", "down"]);
     assert_eq!(host.choice().0, "packet");
@@ -210,10 +228,13 @@ fn what_cannot_be_dedicated_is_refused_and_nothing_is_changed() {
         host.run(program, begin);
         match program {
             "nft" => {
-                let chain = "add chain netdev t c { type filter hook ingress device span1 priority 0; }";
+                let chain =
+                    "add chain netdev t c { type filter hook ingress device span1 priority 0; }";
                 host.run("nft", &[chain]);
             }
-            _ if reason.contains("bridge") => _ = host.run("ip", &["link", "set", "span1", "master", "br0"]),
+            _ if reason.contains("bridge") => {
+                _ = host.run("ip", &["link", "set", "span1", "master", "br0"])
+            }
             _ => {}
         }
         host.wirecap(&["dedicate", "span1"]).refused(1, &["span1 is in use", reason, "--force"]);

@@ -24,9 +24,11 @@ fn the_counts_of_the_demo_balance() {
     assert_eq!(said("\x1b"), 0, "no terminal, no escape sequences");
     // Both parts print the sender's count directly above the ledger's.
     let lines: Vec<&str> = demo.stdout.lines().collect();
-    let number = |line: &str| line.split_whitespace().next_back().unwrap().replace(',', "").parse::<u64>();
+    let number =
+        |line: &str| line.split_whitespace().next_back().unwrap().replace(',', "").parse::<u64>();
     let books = lines.windows(2).filter(|pair| pair[0].contains("by the counters of a0 itself"));
-    let books: Vec<_> = books.map(|pair| (number(pair[0]).unwrap(), number(pair[1]).unwrap())).collect();
+    let books: Vec<_> =
+        books.map(|pair| (number(pair[0]).unwrap(), number(pair[1]).unwrap())).collect();
     assert_eq!(books.len(), 2, "{}", demo.stdout);
     assert!(books.iter().all(|(sent, offered)| sent == offered && *sent > 0), "{books:?}");
     assert!(lines.iter().all(|line| line.chars().count() <= 80), "{}", demo.stdout);

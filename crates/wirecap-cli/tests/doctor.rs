@@ -1,8 +1,9 @@
-//! `wirecap doctor`: a recorded good host in which single values are replaced by bad ones; real faults on
-//! interfaces and processes; and every command that it prints, executed where it can do no harm.
+//! `wirecap doctor`: a recorded good host in which single values are replaced by bad ones; real
+//! faults on interfaces and processes; and every command that it prints, executed where it can do
+//! no harm.
 //!
-//! The machine is not changed: commands run in separate network and mount namespaces, where files of the
-//! record are mounted over the machine's files in /proc and /sys.
+//! The machine is not changed: commands run in separate network and mount namespaces, where files
+//! of the record are mounted over the machine's files in /proc and /sys.
 
 mod common;
 
@@ -44,11 +45,20 @@ fn file(path: impl Into<String>, text: &'static str) -> Spoil {
     Spoil::File(path.into(), text)
 }
 
-fn fault(check: &'static str, severity: &'static str, spoil: impl IntoIterator<Item = Spoil>) -> Fault {
+fn fault(
+    check: &'static str,
+    severity: &'static str,
+    spoil: impl IntoIterator<Item = Spoil>,
+) -> Fault {
     Fault { check, severity, spoil: spoil.into_iter().collect() }
 }
 
-fn nic(check: &'static str, severity: &'static str, pointer: &'static str, value: impl Into<Value>) -> Fault {
+fn nic(
+    check: &'static str,
+    severity: &'static str,
+    pointer: &'static str,
+    value: impl Into<Value>,
+) -> Fault {
     fault(check, severity, [Spoil::Nic(pointer, value.into())])
 }
 
@@ -112,7 +122,12 @@ fn faults() -> Vec<Fault> {
         nic("coalescing", "costs", "/settings/rx_coalescing/usecs", 0),
         nic("pause", "may-lose", "/settings/pause/tx", true),
         nic("pause", "note", "/settings/pause/rx", true),
-        nic("indirection", "may-lose", "/settings/spreading/table", json!([0, 1, 0, 1, 0, 1, 0, 1])),
+        nic(
+            "indirection",
+            "may-lose",
+            "/settings/spreading/table",
+            json!([0, 1, 0, 1, 0, 1, 0, 1]),
+        ),
         nic("rss-key", "may-lose", "/settings/spreading/key", json!(vec![0; 40])),
         nic("rss-symmetry", "note", "/settings/spreading/key", json!((0..40).collect::<Vec<u8>>())),
         nic("hash-fields", "costs", "/settings/hash_fields/udp4", "sd"),
@@ -157,10 +172,18 @@ fn faults() -> Vec<Fault> {
             "may-lose",
             [
                 file("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n"),
-                file("/sys/devices/system/clocksource/clocksource0/available_clocksource", "hpet acpi_pm\n"),
+                file(
+                    "/sys/devices/system/clocksource/clocksource0/available_clocksource",
+                    "hpet acpi_pm\n",
+                ),
             ],
         ),
-        host("softnet-drops", "loses", "/proc/net/softnet_stat", "19535937 0000000c 00000000 00000000\n"),
+        host(
+            "softnet-drops",
+            "loses",
+            "/proc/net/softnet_stat",
+            "19535937 0000000c 00000000 00000000\n",
+        ),
         host(
             "softnet-squeezes",
             "may-lose",
@@ -210,7 +233,11 @@ fn faults() -> Vec<Fault> {
         ),
         host("apparmor", "costs", "/etc/apparmor.d/local/usr.bin.tcpdump", "# nothing\n"),
         fault("disk", "may-lose", [Spoil::Host("/disk/rotational", true.into())]),
-        fault("disk", "may-lose", [Spoil::Host("/disk/measured_bytes_per_second", 300_000_000.into())]),
+        fault(
+            "disk",
+            "may-lose",
+            [Spoil::Host("/disk/measured_bytes_per_second", 300_000_000.into())],
+        ),
     ]
 }
 
@@ -287,8 +314,9 @@ fn each_planted_fault_is_found_and_nothing_else() {
         );
         let shown = judge(&fault.planted(), &[]).stdout;
         let fix_lines = |line: &&str| line.contains("fix  ") || line.starts_with("           ");
-        let wide =
-            shown.lines().filter(|line| !fix_lines(line) && !line.contains('[') && line.chars().count() > 79);
+        let wide = shown
+            .lines()
+            .filter(|line| !fix_lines(line) && !line.contains('[') && line.chars().count() > 79);
         assert_eq!(wide.count(), 0, "{shown}");
     }
     let kinds: BTreeSet<&str> = faults.iter().map(|fault| fault.check).collect();
@@ -305,8 +333,12 @@ fn unreadable_values_are_listed_as_unknown() {
     let output = judge(&host, &["--json"]);
     assert_eq!(output.status, Some(0), "{output:#?}");
     let shown: Value = serde_json::from_str(&output.stdout).unwrap();
-    let unseen: Vec<&str> =
-        shown["unseen"].as_array().unwrap().iter().map(|line| line["what"].as_str().unwrap()).collect();
+    let unseen: Vec<&str> = shown["unseen"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|line| line["what"].as_str().unwrap())
+        .collect();
     assert_eq!(unseen, ["pause frames", "drops of the stack", "hardening of BPF programs"]);
     let text = judge(&host, &[]).stdout;
     assert!(text.contains("Not checked, state unknown:\n- eth1: pause frames:"), "{text}");
@@ -316,10 +348,9 @@ fn unreadable_values_are_listed_as_unknown() {
 #[test]
 fn findings_are_ordered_by_severity() {
     let mut host = good_host();
-    for fault in faults()
-        .iter()
-        .filter(|fault| ["device-drops", "gro-hardware", "bpf-jit", "busy-poll"].contains(&fault.check))
-    {
+    for fault in faults().iter().filter(|fault| {
+        ["device-drops", "gro-hardware", "bpf-jit", "busy-poll"].contains(&fault.check)
+    }) {
         for spoil in &fault.spoil {
             match spoil {
                 Spoil::File(path, text) => host["files"][path] = (*text).into(),
@@ -329,7 +360,10 @@ fn findings_are_ordered_by_severity() {
         }
     }
     let found = findings(&judge(&host, &["--json"]));
-    assert_eq!(checks(&found), ["device-drops", "gro-hardware", "bpf-jit", "busy-poll", "busy-poll"]);
+    assert_eq!(
+        checks(&found),
+        ["device-drops", "gro-hardware", "bpf-jit", "busy-poll", "busy-poll"]
+    );
 }
 
 #[test]
@@ -342,7 +376,8 @@ fn an_invalid_record_is_rejected() {
     judge(&good_host(), &["--fix"]).refused(2, &["--fix"]);
 }
 
-/// Namespaces for commands, with a veth named eth1, and files of a record mounted over those of the machine.
+/// Namespaces for commands, with a veth named eth1, and files of a record mounted over those of the
+/// machine.
 struct World {
     namespace: Namespace,
     folder: tempfile::TempDir,
@@ -376,11 +411,16 @@ impl World {
 
     /// Writes the files of a record that are mounted over the machine's.
     fn lay(&self, host: &Value) {
-        let texts =
-            host["files"].as_object().unwrap().iter().filter_map(|(path, text)| Some((path, text.as_str()?)));
+        let texts = host["files"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .filter_map(|(path, text)| Some((path, text.as_str()?)));
         let cgroup = ("/sys/fs/cgroup/capture/memory.max".to_owned(), "1073741824\n");
         for (path, text) in texts.chain([(&cgroup.0, cgroup.1)]) {
-            if LAID_OVER.iter().any(|over| path.starts_with(over)) || path.starts_with("/etc/apparmor.d/") {
+            if LAID_OVER.iter().any(|over| path.starts_with(over))
+                || path.starts_with("/etc/apparmor.d/")
+            {
                 let path = self.path(path);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, text).unwrap();
@@ -396,10 +436,15 @@ impl World {
     fn run(&self, script: &str) -> Finished {
         let root = self.folder.path().display();
         let lay = |over: &&str| format!("mount --bind {root}{over} {over}\n");
-        let laid: String =
-            LAID_OVER.iter().filter(|over| self.folder.path().join(&over[1..]).exists()).map(lay).collect();
+        let laid: String = LAID_OVER
+            .iter()
+            .filter(|over| self.folder.path().join(&over[1..]).exists())
+            .map(lay)
+            .collect();
         let etc = match script.contains("/etc/") {
-            true => format!("cp -an /etc/. {root}/etc/ 2>/dev/null || :\nmount --bind {root}/etc /etc\n"),
+            true => format!(
+                "cp -an /etc/. {root}/etc/ 2>/dev/null || :\nmount --bind {root}/etc /etc\n"
+            ),
             false => String::new(),
         };
         let bin = Path::new(WIRECAP).parent().unwrap().display();
@@ -407,7 +452,9 @@ impl World {
             "set -e\nmount -t sysfs sysfs /sys\nmount -t tmpfs tmpfs /run\n{laid}{etc}cd {root}\nexport PATH={bin}:$PATH:/usr/sbin:/sbin\nset +e\n{script}\n"
         );
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", &script]).stdin(Stdio::null());
+        command
+            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+            .stdin(Stdio::null());
         self.namespace.run_in(|| command.output()).unwrap().unwrap().into()
     }
 
@@ -455,8 +502,13 @@ fn is_refused(said: &str) -> bool {
 /// The files that a command line writes, each with its text: `echo 1 > FILE`, `echo 1 | tee FILE*`,
 /// `sysctl -w NAME=1`.
 fn written(world: &World, line: &str) -> Vec<(PathBuf, String)> {
-    if let Some((name, value)) = line.strip_prefix("sysctl -w ").and_then(|rest| rest.split_once('=')) {
-        return vec![(world.path(&format!("/proc/sys/{}", name.replace('.', "/"))), value.to_owned())];
+    if let Some((name, value)) =
+        line.strip_prefix("sysctl -w ").and_then(|rest| rest.split_once('='))
+    {
+        return vec![(
+            world.path(&format!("/proc/sys/{}", name.replace('.', "/"))),
+            value.to_owned(),
+        )];
     }
     let Some(rest) = line.strip_prefix("echo ") else { return Vec::new() };
     match (rest.split_once(" | tee "), rest.split_once(" > ")) {
@@ -464,14 +516,15 @@ fn written(world: &World, line: &str) -> Vec<(PathBuf, String)> {
             let (before, after) = glob.split_once('*').unwrap();
             let parent = world.path(before).parent().unwrap().to_owned();
             let prefix = before.rsplit('/').next().unwrap().to_owned();
-            let numbers = fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
-                path.file_name()
-                    .unwrap()
-                    .to_str()
-                    .unwrap()
-                    .strip_prefix(&prefix)
-                    .is_some_and(|rest| rest.parse::<u32>().is_ok())
-            });
+            let numbers =
+                fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
+                    path.file_name()
+                        .unwrap()
+                        .to_str()
+                        .unwrap()
+                        .strip_prefix(&prefix)
+                        .is_some_and(|rest| rest.parse::<u32>().is_ok())
+                });
             numbers.map(|path| (path.join(&after[1..]), value.to_owned())).collect()
         }
         (None, Some((value, path))) => vec![(world.path(path), value.to_owned())],
@@ -484,8 +537,11 @@ fn every_printed_command_is_executed() {
     if !privileged() {
         return;
     }
-    let (mut seen, mut done) = (BTreeSet::new(), 0);
-    let (mut refused, mut missing, mut wrong) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut seen = BTreeSet::new();
+    let mut done = 0;
+    let mut refused = BTreeSet::new();
+    let mut missing = BTreeSet::new();
+    let mut wrong = BTreeSet::new();
     let world = World::new(&good_host());
     let prepare = "ip link add eth2 type veth peer name b0; ip link set eth2 up";
     assert_eq!(world.run(prepare).status, Some(0));
@@ -511,7 +567,9 @@ fn every_printed_command_is_executed() {
             };
             let output = world.run(&script);
             let said = format!("{}{}", output.stdout, output.stderr);
-            for (path, value) in written(&world, &line).into_iter().filter(|(path, _)| path.exists()) {
+            for (path, value) in
+                written(&world, &line).into_iter().filter(|(path, _)| path.exists())
+            {
                 assert_eq!(
                     fs::read_to_string(&path).unwrap().trim(),
                     value,
@@ -540,7 +598,11 @@ fn every_printed_command_is_executed() {
     assert!(wrong.is_empty(), "{wrong:#?}");
     // Where no test may be skipped, every command was executed.
     assert!(missing.is_empty() || env::var_os("WIRECAP_NO_SKIP").is_none(), "{missing:?}");
-    assert!(done >= 25 && done + refused.len() + missing.len() == seen.len(), "{done} of {}", seen.len());
+    assert!(
+        done >= 25 && done + refused.len() + missing.len() == seen.len(),
+        "{done} of {}",
+        seen.len()
+    );
 }
 
 #[test]
@@ -641,7 +703,8 @@ fn one_answer_fixes_one_finding() {
     }
     let output = world.run("printf 'n\\ny\\n' | wirecap doctor eth1 --fix --journal journal.json");
     assert!(output.stdout.contains("1 change made"), "{output:#?}");
-    let value = |name: &str| fs::read_to_string(world.path(&format!("/proc/sys/net/core/{name}"))).unwrap();
+    let value =
+        |name: &str| fs::read_to_string(world.path(&format!("/proc/sys/net/core/{name}"))).unwrap();
     assert_eq!(
         (value("busy_poll").lines().next(), value("busy_read").lines().next()),
         (Some("50"), Some("0"))
@@ -660,8 +723,9 @@ fn limits_of_the_process_are_reported() {
         checks(&findings(&output)).into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let good = run("");
-    let newly =
-        |before: &str| run(before).into_iter().filter(|check| !good.contains(check)).collect::<Vec<_>>();
+    let newly = |before: &str| {
+        run(before).into_iter().filter(|check| !good.contains(check)).collect::<Vec<_>>()
+    };
     assert_eq!(newly("prlimit --nofile=40"), ["open-files"]);
     assert_eq!(
         newly("prlimit --memlock=65536 setpriv --bounding-set=-all --inh-caps=-all"),
@@ -678,8 +742,9 @@ fn a_record_has_the_same_findings_as_its_host() {
         return;
     }
     let world = World::new(&good_host());
-    let output =
-        world.run("wirecap doctor eth1 --json --record host.json; wirecap doctor --from host.json --json");
+    let output = world.run(
+        "wirecap doctor eth1 --json --record host.json; wirecap doctor --from host.json --json",
+    );
     let (live, recorded) = output.stdout.trim().split_once('\n').unwrap();
     assert_eq!(live, recorded, "{output:#?}");
     let again = world.run("wirecap doctor eth1 --record host.json");

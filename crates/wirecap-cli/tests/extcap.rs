@@ -27,7 +27,10 @@ fn extcap_lists_interfaces_link_layers_settings_and_filters() {
     }
     let bed = Bed::new(4);
     let list = lines(&extcap(&bed, &["--extcap-interfaces", "--extcap-version=4.0"]));
-    assert!(list[0].starts_with("extcap {version=") && list[0].contains("{display=wirecap}"), "{list:?}");
+    assert!(
+        list[0].starts_with("extcap {version=") && list[0].contains("{display=wirecap}"),
+        "{list:?}"
+    );
     assert_eq!(
         list[1..],
         ["interface {value=wirecap-a1}{display=wirecap: a1 (xdp or packet, 4 receive queues)}"]
@@ -47,7 +50,8 @@ fn extcap_lists_interfaces_link_layers_settings_and_filters() {
     assert!(lines(&extcap(&bed, &[interface, "--extcap-capture-filter=udp port 53"])).is_empty());
     let fault = lines(&extcap(&bed, &[interface, "--extcap-capture-filter=udb"]));
     assert!(fault.concat().contains("udb"), "{fault:?}");
-    extcap(&bed, &["--extcap-interface=wirecap-absent", "--extcap-dlts"]).assert_refused(1, &["absent"]);
+    extcap(&bed, &["--extcap-interface=wirecap-absent", "--extcap-dlts"])
+        .assert_refused(1, &["absent"]);
     extcap(&bed, &[]).assert_refused(2, &["--extcap-interfaces"]);
     extcap(&bed, &[interface, "--capture"]).assert_refused(2, &["--fifo"]);
 }
@@ -58,17 +62,27 @@ fn packets_go_into_the_pipe_until_stop() {
         return;
     }
     let folder = TempDir::new().unwrap();
-    let (pipe, file) = (folder.path().join("pipe"), folder.path().join("packets.pcapng"));
+    let pipe = folder.path().join("pipe");
+    let file = folder.path().join("packets.pcapng");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let cases =
-        [(&[][..], 300), (&["--engine=xdp", "--queues=1"], 150), (&["--extcap-capture-filter=tcp"], 0)];
+    let cases = [
+        (&[][..], 300),
+        (&["--engine=xdp", "--queues=1"], 150),
+        (&["--extcap-capture-filter=tcp"], 0),
+    ];
     for (more, kept) in cases {
         let bed = Bed::new(2);
-        // On a veth, packet sockets receive the generator's frames only if an XDP program passes them.
+        // On a veth, packet sockets receive the generator's frames only if an XDP program passes
+        // them.
         let is_packet = !more.contains(&"--engine=xdp");
         let _passing = is_packet.then(|| pass_program(&bed.pair.receiver).unwrap());
-        let arguments =
-            ["extcap", "--capture", "--extcap-interface=wirecap-a1", "--fifo", pipe.to_str().unwrap()];
+        let arguments = [
+            "extcap",
+            "--capture",
+            "--extcap-interface=wirecap-a1",
+            "--fifo",
+            pipe.to_str().unwrap(),
+        ];
         let mut running = bed.start(Command::new(WIRECAP).args([&arguments, more].concat()));
         running.wait_for("capturing");
         let mut reader = fs::File::open(&pipe).unwrap();
@@ -88,12 +102,15 @@ fn tshark_lists_the_interfaces_and_captures_from_them() {
     if !privileged() {
         return;
     }
-    let (bed, folder) = (Bed::new(1), TempDir::new_in("/tmp").unwrap());
+    let bed = Bed::new(1);
+    let folder = TempDir::new_in("/tmp").unwrap();
     let _passing = pass_program(&bed.pair.receiver).unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/extcap/wirecap");
-    let wrapper = fs::read_to_string(source).unwrap().replace("exec wirecap", &format!("exec {WIRECAP}"));
+    let wrapper =
+        fs::read_to_string(source).unwrap().replace("exec wirecap", &format!("exec {WIRECAP}"));
     write_program(&folder.path().join("wirecap"), &wrapper);
-    // Wireshark as root uses no other directory, so this one is mounted over it, for this command only.
+    // Wireshark as root uses no other directory, so this one is mounted over it, for this command
+    // only.
     let command = |rest: &str| {
         let mut command = Command::new("unshare");
         let mount = "mount --bind \"$1\" \"$(tshark -G folders 2>/dev/null | sed -n 's/^Extcap path:[[:space:]]*//p')\"";
@@ -108,7 +125,8 @@ fn tshark_lists_the_interfaces_and_captures_from_them() {
     let text = String::from_utf8_lossy(&list.stdout).into_owned() + &list.stderr;
     assert!(text.contains("wirecap-a1 (wirecap: a1"), "{text}");
     let file = folder.path().join("packets.pcapng");
-    let mut running = bed.start(&mut command(&format!("-i wirecap-a1 -c 40 -w {}", file.display())));
+    let mut running =
+        bed.start(&mut command(&format!("-i wirecap-a1 -c 40 -w {}", file.display())));
     running.wait_for("Capturing on");
     wait_until("tshark has its packets", || {
         bed.generator().send(&[Load::new(0, 10)]).unwrap();

@@ -38,7 +38,8 @@ impl Cgroup {
         };
         let below = |mount: &str, path: String| Path::new(mount).join(path.trim_start_matches('/'));
         let places = [
-            path("memory:").map(|path| (below("/sys/fs/cgroup/memory", path), "memory.limit_in_bytes")),
+            path("memory:")
+                .map(|path| (below("/sys/fs/cgroup/memory", path), "memory.limit_in_bytes")),
             path(":").map(|path| (below("/sys/fs/cgroup", path), "memory.max")),
         ];
         places.into_iter().flatten().find_map(|(directory, limit)| {
@@ -86,13 +87,18 @@ fn pools_fit_the_memory_cgroup_or_are_rejected_with_its_name() {
             let count = format!("count -i a1 --engine {engine} --json");
             let mut running = bed.start(&mut cgroup.run(&count));
             running.wait_for("capturing");
-            // On a veth, AF_PACKET receives the generator's frames only if an XDP program passes them.
+            // On a veth, AF_PACKET receives the generator's frames only if an XDP program passes
+            // them.
             let _pass = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
             let sent = bed.generator().send(&[Load::new(0, 1000)]).unwrap()[0].frames;
             let finished = running.interrupt();
             finished.assert_success();
             let ledger = finished.ledger();
-            assert_eq!((&ledger["offered"], &ledger["delivered"]), (&sent.into(), &sent.into()), "{ledger}");
+            assert_eq!(
+                (&ledger["offered"], &ledger["delivered"]),
+                (&sent.into(), &sent.into()),
+                "{ledger}"
+            );
         }
         let large = bed.run(&mut cgroup.run("count -i a1 --buffer 1G --duration 1s"));
         large.assert_refused(1, &["memory cgroup", "--buffer", &cgroup.0.display().to_string()]);
@@ -105,11 +111,12 @@ fn the_default_memory_fits_the_link_and_not_the_number_of_rings_alone() {
         return;
     }
     let bed = Bed::new(4);
-    let loopback = bed
-        .receiver
-        .run_in(|| Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+    let loopback = bed.receiver.run_in(|| {
+        Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success()
+    });
     assert!(loopback.unwrap());
-    let cases = [("a1", "auto", "64.0 MiB", "4 rings of 8,192"), ("lo", "packet", "64.0 MiB", "ring")];
+    let cases =
+        [("a1", "auto", "64.0 MiB", "4 rings of 8,192"), ("lo", "packet", "64.0 MiB", "ring")];
     for (interface, engine, memory, words) in cases {
         // An engine that is named needs no reason in the line, which leaves room for the memory.
         let arguments = ["count", "-i", interface, "--engine", engine, "--duration", "100ms"];
@@ -130,12 +137,15 @@ fn a_driver_that_rejects_native_xdp_gets_generic_xdp_and_its_reason_is_shown() {
     }
     let namespace = Namespace::new().unwrap();
     let ip = |arguments: &str| {
-        let status =
-            namespace.run_in(|| Command::new("ip").args(arguments.split(' ')).status().unwrap()).unwrap();
+        let status = namespace
+            .run_in(|| Command::new("ip").args(arguments.split(' ')).status().unwrap())
+            .unwrap();
         assert!(status.success(), "ip {arguments}");
     };
     // The interface has fewer receive queues than its peer has transmit queues.
-    ip("link add b0 numtxqueues 4 numrxqueues 4 type veth peer name b1 numtxqueues 1 numrxqueues 1");
+    ip(
+        "link add b0 numtxqueues 4 numrxqueues 4 type veth peer name b1 numtxqueues 1 numrxqueues 1",
+    );
     ip("link set b0 up");
     ip("link set b1 up");
     let run = |arguments: &[&str]| {
@@ -160,7 +170,13 @@ fn auto_with_only_cap_net_raw_names_the_working_engine() {
     let with_net_raw = |arguments: &[&str]| {
         let unprivileged = ["--reuid=65534", "--regid=65534", "--clear-groups"];
         let capabilities = ["--inh-caps=+net_raw", "--ambient-caps=+net_raw"];
-        bed.run(Command::new("setpriv").args(unprivileged).args(capabilities).arg(&program).args(arguments))
+        bed.run(
+            Command::new("setpriv")
+                .args(unprivileged)
+                .args(capabilities)
+                .arg(&program)
+                .args(arguments),
+        )
     };
     for pool in ["4", "512"] {
         with_net_raw(&["count", "-i", "a1", "-R", pool])
@@ -178,7 +194,8 @@ fn sending_needs_the_documented_capabilities_and_no_others() {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("file").display().to_string();
-    let running = bed.capture(&["capture", "-i", "a1", "-M", "64", "-R", "64", "-w", &file, "--json"]);
+    let running =
+        bed.capture(&["capture", "-i", "a1", "-M", "64", "-R", "64", "-w", &file, "--json"]);
     // Root with only these capabilities, like a process that systemd starts with a bounding set.
     let limited = |more: &str, arguments: &[&str]| {
         let mut command = Command::new("setpriv");
@@ -226,15 +243,16 @@ fn drop_privileges() {
     set_thread_res_uid(unprivileged.0, unprivileged.0, unprivileged.0).unwrap();
 }
 
-/// An unprivileged process in the receiver's namespace. It binds every name that wirecap uses, if possible,
-/// and connects to every such name, until `stop`.
+/// An unprivileged process in the receiver's namespace. It binds every name that wirecap uses, if
+/// possible, and connects to every such name, until `stop`.
 fn attack(bed: &Bed, begun: &Barrier, stop: &AtomicBool) {
     bed.receiver.enter().unwrap();
     drop_privileges();
     let index = bed.pair.receiver.index;
     let names = |what: &str| {
         let name = format!("wirecap/1/{index}/{what}");
-        (0..100).map(move |number| if number == 0 { name.clone() } else { format!("{name}#{number}") })
+        (0..100)
+            .map(move |number| if number == 0 { name.clone() } else { format!("{name}#{number}") })
     };
     let address = |name: &str| SocketAddr::from_abstract_name(name).unwrap();
     let all: Vec<String> = names("turn").chain(names("queue/0")).chain(names("queue/1")).collect();
@@ -281,7 +299,8 @@ fn a_capture_is_found_if_other_users_had_bound_its_names() {
             0 => format!("wirecap/1/{index}/queue/0"),
             number => format!("wirecap/1/{index}/queue/0#{number}"),
         });
-        let listen = |name: String| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap());
+        let listen =
+            |name: String| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap());
         names.map(|name| listen(name).unwrap()).collect::<Vec<_>>()
     };
     let taken = thread::scope(|scope| scope.spawn(squat).join().unwrap());
@@ -303,7 +322,8 @@ fn a_capture_is_found_if_other_users_had_bound_its_names() {
 fn litter(folder: &Path, victim: &Path, begun: &Barrier, stop: &AtomicBool) {
     drop_privileges();
     let put = |path: &Path, kind: usize| match kind % 4 {
-        0 => mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).map_err(io::Error::from),
+        0 => mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0)
+            .map_err(io::Error::from),
         1 => symlink(victim, path),
         2 => fs::hard_link(victim, path),
         _ => fs::write(path, "another user's"),
@@ -311,7 +331,9 @@ fn litter(folder: &Path, victim: &Path, begun: &Barrier, stop: &AtomicBool) {
     let mut locks = Vec::new();
     for round in 0_usize.. {
         for number in 1..40 {
-            for (kind, suffix) in [".pcap", ".pcap.part", "-1.pcap", "-1.pcap.part"].into_iter().enumerate() {
+            for (kind, suffix) in
+                [".pcap", ".pcap.part", "-1.pcap", "-1.pcap.part"].into_iter().enumerate()
+            {
                 let path = folder.join(format!("t-{number:05}{suffix}"));
                 // Existing files of the recording cannot be removed.
                 let _ = fs::remove_file(&path);
@@ -347,15 +369,18 @@ fn links_and_pipes_in_a_shared_directory_neither_delay_nor_end_a_recording() {
     let private = TempDir::new().unwrap();
     let victim = private.path().join("victim");
     fs::write(&victim, "kept").unwrap();
-    let (begun, stop) = (Barrier::new(2), AtomicBool::new(false));
+    let begun = Barrier::new(2);
+    let stop = AtomicBool::new(false);
     let pattern = folder.path().join("t-%i.pcap").display().to_string();
     thread::scope(|scope| {
         scope.spawn(|| litter(folder.path(), &victim, &begun, &stop));
         begun.wait();
         let _stop = Stop(&stop);
         for round in 0..2 {
-            let options = ["-M", "64", "-R", "512", "--file-packets", "500", "--keep-files", "100", "--json"];
-            let running = bed.capture(&[&["capture", "-i", "a1", "-w", &pattern][..], &options].concat());
+            let options =
+                ["-M", "64", "-R", "512", "--file-packets", "500", "--keep-files", "100", "--json"];
+            let running =
+                bed.capture(&[&["capture", "-i", "a1", "-w", &pattern][..], &options].concat());
             bed.generator().send(&[Load::new(0, 10_000).per_second(20_000)]).unwrap();
             let finished = running.interrupt();
             finished.assert_success();
@@ -365,7 +390,8 @@ fn links_and_pipes_in_a_shared_directory_neither_delay_nor_end_a_recording() {
         }
     });
     let entries = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap());
-    let own = entries.filter(|entry| entry.metadata().is_ok_and(|entry| entry.is_file() && entry.uid() == 0));
+    let own = entries
+        .filter(|entry| entry.metadata().is_ok_and(|entry| entry.is_file() && entry.uid() == 0));
     let packets: usize = own.map(|entry| tcpdump(&entry.path(), &[]).0.len()).sum();
     assert_eq!(packets, 20_000);
     assert_eq!(fs::read(&victim).unwrap(), b"kept");
@@ -412,7 +438,8 @@ fn an_unprivileged_process_cannot_delay_block_or_end_a_capture() {
         return;
     }
     let bed = Bed::new(2);
-    let (begun, stop) = (Barrier::new(2), AtomicBool::new(false));
+    let begun = Barrier::new(2);
+    let stop = AtomicBool::new(false);
     let longest = Mutex::new(Duration::ZERO);
     thread::scope(|scope| {
         scope.spawn(|| attack(&bed, &begun, &stop));
@@ -435,5 +462,8 @@ fn an_unprivileged_process_cannot_delay_block_or_end_a_capture() {
         }
     });
     let longest = longest.into_inner().unwrap();
-    assert!(longest < Duration::from_secs(15), "{longest:?}: a turn that is squatted is waited for 20 s");
+    assert!(
+        longest < Duration::from_secs(15),
+        "{longest:?}: a turn that is squatted is waited for 20 s"
+    );
 }

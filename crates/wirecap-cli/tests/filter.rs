@@ -24,10 +24,12 @@ fn record(engine: &str) -> (TempDir, String, serde_json::Value) {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("odd.pcapng").display().to_string();
-    let options = ["capture", "-i", "a1", "--engine", engine, "-w", &file, "-M", "64", "-R", "512", "--json"];
+    let options =
+        ["capture", "-i", "a1", "--engine", engine, "-w", &file, "-M", "64", "-R", "512", "--json"];
     let running = bed.capture(&[&options[..], &ODD].concat());
     // On a veth, AF_PACKET receives the generator's frames only if an XDP program passes them.
-    let _pass = (engine == "packet").then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
+    let _pass =
+        (engine == "packet").then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
     bed.generator().send(&[Load::new(0, 5000)]).unwrap();
     let finished = running.interrupt();
     finished.assert_success();
@@ -42,7 +44,11 @@ fn a_filtered_file_has_matching_packets_and_names_the_filter() {
     }
     for (engine, filtered) in [("xdp", 2500.into()), ("packet", serde_json::Value::Null)] {
         let (_directory, file, ledger) = record(engine);
-        assert_eq!((&ledger["delivered"], &ledger["offered"]), (&2500.into(), &2500.into()), "{ledger}");
+        assert_eq!(
+            (&ledger["delivered"], &ledger["offered"]),
+            (&2500.into(), &2500.into()),
+            "{ledger}"
+        );
         assert_eq!(ledger["filtered"], filtered, "{ledger}");
         let (lines, whole) = tcpdump(Path::new(&file), &[]);
         assert!(whole && lines.len() == 2500, "{} packets", lines.len());
@@ -83,7 +89,8 @@ fn a_bad_filter_is_named_and_nothing_is_changed() {
 
     let program = directory.path().join("program");
     fs::write(&program, "1\n0 0 0 0\n").unwrap();
-    let (status, _, said) = wirecap(&["count", "-i", "lo", "--bpf-program", program.to_str().unwrap()]);
+    let (status, _, said) =
+        wirecap(&["count", "-i", "lo", "--bpf-program", program.to_str().unwrap()]);
     assert!(status == Some(2) && said.contains("does not end with ret"), "{said}");
     let (status, _, said) = wirecap(&["count", "-i", "lo", "--bpf-program", "/no/such/file"]);
     assert!(status == Some(1) && said.contains("/no/such/file"), "{said}");

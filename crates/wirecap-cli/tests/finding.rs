@@ -22,7 +22,9 @@ fn wirecap(arguments: &[&str]) -> (bool, String, String) {
 /// The number of a process's thread that has this name.
 fn thread_named(name: &str, process: u32) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
-    let is_it = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
+    let is_it = |path: &PathBuf| {
+        fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name)
+    };
     let path = tasks.map(|task| task.unwrap().path()).find(is_it)?;
     path.file_name()?.to_str()?.parse().ok()
 }
@@ -37,7 +39,8 @@ fn is_idle(thread: u32) -> bool {
 }
 
 fn packets(file: &Path) -> Vec<(u64, Vec<u8>)> {
-    let mut reader = Reader::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut reader =
+        Reader::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let mut packets = Vec::new();
     while let Some(record) = reader.next_record().unwrap() {
         packets.push((record.timestamp.unwrap().unix_nanos(), record.data.to_vec()));
@@ -72,8 +75,14 @@ fn find_reports_files_that_the_user_may_not_read() {
     }
     let find = |user: &str| {
         let mut command = Command::new("setpriv");
-        command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups", WIRECAP]);
-        let output = command.args(["find", directory, "--count"]).stdin(Stdio::null()).output().unwrap();
+        command.args([
+            &format!("--reuid={user}"),
+            &format!("--regid={user}"),
+            "--clear-groups",
+            WIRECAP,
+        ]);
+        let output =
+            command.args(["find", directory, "--count"]).stdin(Stdio::null()).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (output.status.code(), text(output.stdout).trim().parse::<u64>().ok(), text(output.stderr))
     };
@@ -131,10 +140,17 @@ fn find_works_during_a_recording_and_nothing_is_lost() {
     let finished = running.interrupt();
     finished.assert_success();
     let ledger = finished.ledger();
-    assert_eq!((&ledger["delivered"], &ledger["recorded"]["in_file"]), (&SENT.into(), &SENT.into()));
+    assert_eq!(
+        (&ledger["delivered"], &ledger["recorded"]["in_file"]),
+        (&SENT.into(), &SENT.into())
+    );
     let recorded = files(folder.path(), false);
     assert!(recorded.len() > 2, "{recorded:?}");
-    assert_eq!(files(folder.path(), true).len(), recorded.len(), "every complete file has its index");
+    assert_eq!(
+        files(folder.path(), true).len(),
+        recorded.len(),
+        "every complete file has its index"
+    );
     let found = format!("{directory}/found.pcapng");
     let (is_found, _, said) = wirecap(&["find", directory, "-w", &found, "udp"]);
     assert!(is_found && !said.contains("without a valid index"), "{said}");
@@ -154,7 +170,12 @@ fn searches_and_indexes_run_at_idle_priority() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for words in [&["find", "--count"][..], &["index"]] {
         let mut command = Command::new(WIRECAP);
-        command.args(words).arg(&pipe).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(words)
+            .arg(&pipe)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let mut running = command.spawn().unwrap();
         wait_until("it is idle", || is_idle(running.id()));
         running.kill().unwrap();
@@ -193,7 +214,8 @@ fn removing_a_file_for_a_budget_removes_its_index() {
     let finished = running.interrupt();
     finished.assert_success();
     assert_eq!(finished.ledger()["recorded"]["in_file"], 1000);
-    let (recorded, indexes) = (files(folder.path(), false), files(folder.path(), true));
+    let recorded = files(folder.path(), false);
+    let indexes = files(folder.path(), true);
     assert_eq!(recorded.len(), 3);
     for index in indexes {
         let segment = index.to_str().unwrap().strip_suffix(".flows.parquet").unwrap().to_owned();
@@ -209,7 +231,8 @@ fn recording_of(folder: &Path, name: &str, begin: u64) -> PathBuf {
 fn recording_of_packets(folder: &Path, name: &str, begin: u64, count: u64) -> PathBuf {
     use wirecap::savefile::{FileSink, Format, Interface, Record, Section, Timestamp, Writer};
     let path = folder.join(name);
-    let mut writer = Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &Section::default());
+    let mut writer =
+        Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &Section::default());
     writer.add_interface(&Interface { name: Some("eth0".into()), ..Interface::default() }).unwrap();
     for number in 0..count {
         let mut data = [0; 60];
@@ -221,7 +244,9 @@ fn recording_of_packets(folder: &Path, name: &str, begin: u64, count: u64) -> Pa
         data[34..38].copy_from_slice(&[4, number as u8, 0, 53]);
         data[39] = 26;
         let timestamp = Some(Timestamp::from_unix_nanos((begin + number * 2) * 1_000_000_000));
-        writer.write(&Record { timestamp, wire_len: 60, data: &data, ..Record::default() }).unwrap();
+        writer
+            .write(&Record { timestamp, wire_len: 60, data: &data, ..Record::default() })
+            .unwrap();
     }
     writer.finish().unwrap();
     path
@@ -230,7 +255,8 @@ fn recording_of_packets(folder: &Path, name: &str, begin: u64, count: u64) -> Pa
 #[test]
 fn several_directories_are_searched_in_time_order() {
     let folder = tempfile::tempdir().unwrap();
-    let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+    let a = folder.path().join("a");
+    let b = folder.path().join("b");
     fs::create_dir(&a).unwrap();
     fs::create_dir(&b).unwrap();
     recording_of(&a, "x.pcapng", 1_700_000_000);
@@ -238,13 +264,16 @@ fn several_directories_are_searched_in_time_order() {
     let (is_done, said, error) = wirecap(&["index", a.to_str().unwrap()]);
     assert!(is_done && said.contains("x.pcapng.flows.parquet: 50 packets"), "{said}{error}");
     let found = folder.path().join("found.pcap");
-    let (a, b) = (a.to_str().unwrap(), format!("{}/*.pcapng", b.display()));
+    let a = a.to_str().unwrap();
+    let b = format!("{}/*.pcapng", b.display());
     let output = found.to_str().unwrap();
-    let (is_found, _, said) = wirecap(&["find", a, &b, "-w", output, "udp", "and", "src", "port", "1029"]);
+    let (is_found, _, said) =
+        wirecap(&["find", a, &b, "-w", output, "udp", "and", "src", "port", "1029"]);
     assert!(is_found, "{said}");
     let times: Vec<u64> = packets(&found).iter().map(|(nanos, _)| nanos / 1_000_000_000).collect();
     assert_eq!(times, [1_700_000_010, 1_700_000_011]);
-    let count = |more: &[&str]| wirecap(&[&["find", a, &b, "--count"], more].concat()).1.trim().to_owned();
+    let count =
+        |more: &[&str]| wirecap(&[&["find", a, &b, "--count"], more].concat()).1.trim().to_owned();
     assert_eq!(count(&[]), "100");
     assert_eq!(count(&["--from", "1700000010", "--to", "1700000020"]), "10");
     assert_eq!(count(&["--flow", "10.0.0.2.53:10.0.0.1"]), "100");
@@ -263,7 +292,8 @@ fn several_directories_are_searched_in_time_order() {
     assert!(lines[2].contains("y.pcapng: 50 packets"), "{listed}");
     assert_eq!((lines[4], lines.len()), ("  it has no index", 5), "{listed}");
     assert!(lines.iter().all(|line| line.len() <= 80), "{listed}");
-    let (is_done, _, said) = wirecap(&["find", folder.path().join("none").to_str().unwrap(), "udp"]);
+    let (is_done, _, said) =
+        wirecap(&["find", folder.path().join("none").to_str().unwrap(), "udp"]);
     assert!(!is_done && said.contains("no such file"), "{said}");
     let (is_done, _, said) = wirecap(&["find", a, "udp and and"]);
     assert!(!is_done && said.contains("udp and and"), "{said}");
@@ -297,17 +327,25 @@ fn impossible_searches_are_errors_with_their_status() {
     for name in ["rec", "empty"] {
         fs::create_dir(path(name)).unwrap();
     }
-    let (whole, cut) =
-        (recording_of(Path::new(&path("rec")), "a.pcapng", 1_700_000_000), path("rec/b.pcapng"));
+    let whole = recording_of(Path::new(&path("rec")), "a.pcapng", 1_700_000_000);
+    let cut = path("rec/b.pcapng");
     let bytes = fs::read(&whole).unwrap();
     fs::write(path("exists.pcap"), "kept").unwrap();
     let find = |arguments: &[&str]| {
-        let output = Command::new(WIRECAP).arg("find").args(arguments).stdin(Stdio::null()).output().unwrap();
+        let output = Command::new(WIRECAP)
+            .arg("find")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
     };
-    let (rec, empty, exists) = (path("rec"), path("empty"), path("exists.pcap"));
-    let (from, to) = ("2026-11-22T18:00", "2026-11-22T17:00");
+    let rec = path("rec");
+    let empty = path("empty");
+    let exists = path("exists.pcap");
+    let from = "2026-11-22T18:00";
+    let to = "2026-11-22T17:00";
     for (arguments, status, said) in [
         (&["/no/such/directory", "udp"][..], 2, "no such file"),
         (&[&empty, "--count"], 1, "no recordings"),
@@ -325,8 +363,8 @@ fn impossible_searches_are_errors_with_their_status() {
         );
     }
     assert_eq!(fs::read(&exists).unwrap(), b"kept");
-    // A damaged index is not used: the file is read instead. Of a damaged file, the packets before the damage
-    // are found, and the exit status shows the damage.
+    // A damaged index is not used: the file is read instead. Of a damaged file, the packets before
+    // the damage are found, and the exit status shows the damage.
     assert!(wirecap(&["index", &rec]).0);
     fs::write(path("rec/a.pcapng.flows.parquet"), "PAR1").unwrap();
     let (code, count, error) = find(&[&rec, "--count", "udp"]);
@@ -335,9 +373,15 @@ fn impossible_searches_are_errors_with_their_status() {
     fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
     let (code, count, error) = find(&[&rec, "--count", "udp"]);
     let count: u64 = count.trim().parse().unwrap();
-    assert!(code == 1 && (51..100).contains(&count) && error.contains("b.pcapng"), "{count} {error}");
+    assert!(
+        code == 1 && (51..100).contains(&count) && error.contains("b.pcapng"),
+        "{count} {error}"
+    );
     let (code, listed, error) = find(&[&rec, "--list", "tcp"]);
-    assert!(code == 1 && listed.is_empty() && error.contains("0 of 2 files may have"), "{listed}{error}");
+    assert!(
+        code == 1 && listed.is_empty() && error.contains("0 of 2 files may have"),
+        "{listed}{error}"
+    );
     // It is not an error if the reader closes the pipe early.
     fs::remove_file(&cut).unwrap();
     let mut child = Command::new(WIRECAP)
@@ -355,9 +399,11 @@ fn packets_are_not_written_to_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording_of(folder.path(), "x.pcapng", 1_700_000_000);
     let file = file.to_str().unwrap();
-    for command in
-        [format!("find {file}"), format!("capture -r {file} -w -"), format!("capture -r {file} -w /dev/tty")]
-    {
+    for command in [
+        format!("find {file}"),
+        format!("capture -r {file} -w -"),
+        format!("capture -r {file} -w /dev/tty"),
+    ] {
         let command = format!("{WIRECAP} {command}");
         let output = Command::new("script")
             .args(["-qec", &command, "/dev/null"])
@@ -365,7 +411,10 @@ fn packets_are_not_written_to_a_terminal() {
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.code() == Some(2) && said.contains("terminal"), "{command}: {output:?}");
+        assert!(
+            output.status.code() == Some(2) && said.contains("terminal"),
+            "{command}: {output:?}"
+        );
     }
 }
 
@@ -402,23 +451,34 @@ fn the_installed_decoder_shows_packets_with_its_own_flags() {
         assert!(is_shown && lines.lines().count() == 3, "{lines}{said}");
         assert!(!said.contains("wirecap: ") && said.contains("lossless: yes"), "{said}");
     }
-    // A file that cannot be read to its end is an error also if the decoder has shown all packets before.
+    // A file that cannot be read to its end is an error also if the decoder has shown all packets
+    // before.
     let cut = folder.path().join("cut.pcapng");
     let bytes = fs::read(file).unwrap();
     fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
     let (is_shown, lines, said) = wirecap(&["show", "-r", cut.to_str().unwrap(), "-nn"]);
     assert!(!is_shown && lines.lines().count() > 20, "{lines}{said}");
     assert!(said.contains("the packets could not be read"), "{said}");
-    let output =
-        Command::new(WIRECAP).args(["show", "-r", file]).env("PATH", "/nonexistent").output().unwrap();
+    let output = Command::new(WIRECAP)
+        .args(["show", "-r", file])
+        .env("PATH", "/nonexistent")
+        .output()
+        .unwrap();
     let missing = String::from_utf8_lossy(&output.stderr).into_owned();
     // A decoder in an administrator's directory (sbin) is found without PATH.
-    assert!(output.status.success() || missing.contains("install the package tcpdump"), "{missing}");
+    assert!(
+        output.status.success() || missing.contains("install the package tcpdump"),
+        "{missing}"
+    );
     let mut command = Command::new(WIRECAP);
-    let output = command.args(["show", "-r", file, "--with", "tshark"]).env("PATH", "/nonexistent").output();
+    let output =
+        command.args(["show", "-r", file, "--with", "tshark"]).env("PATH", "/nonexistent").output();
     let output = output.unwrap();
     let missing = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && missing.contains("install the package tshark"), "{missing}");
+    assert!(
+        !output.status.success() && missing.contains("install the package tshark"),
+        "{missing}"
+    );
     // The error is the capture's only: the decoder does not complain about an empty file.
     let (is_shown, _, said) = wirecap(&["show", "-r", "/no/such/file"]);
     assert!(!is_shown && said.contains("/no/such/file") && said.lines().count() == 1, "{said}");
@@ -449,7 +509,8 @@ fn a_file_is_shown_however_it_is_named() {
     }
     // With -w, the same flags write a file.
     let copy = folder.path().join("copy.pcap");
-    let (is_written, _, said) = wirecap(&["-nnvr", file, "-w", copy.to_str().unwrap(), "src port 1025"]);
+    let (is_written, _, said) =
+        wirecap(&["-nnvr", file, "-w", copy.to_str().unwrap(), "src port 1025"]);
     assert!(is_written && said.contains("wrote 1 packets"), "{said}");
 }
 
@@ -463,7 +524,8 @@ fn statistics_of_recordings_are_those_of_their_packets() {
         serde_json::from_str::<serde_json::Value>(&text).unwrap()
     };
     // 50 packets of 60 bytes, 2 s apart.
-    let (place, name) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
+    let place = folder.path().to_str().unwrap();
+    let name = file.to_str().unwrap();
     for words in [&[place][..], &[name], &["-r", name], &[name, "udp port 53"]] {
         let stats = json(words);
         assert_eq!(
@@ -504,10 +566,22 @@ fn statistics_of_an_interface_come_with_the_ledger() {
     }
     let bed = Bed::new(1);
     for engine in ["xdp", "packet"] {
-        // On a veth, packet sockets receive the generator's frames only if an XDP program passes them.
+        // On a veth, packet sockets receive the generator's frames only if an XDP program passes
+        // them.
         let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
-        let arguments =
-            ["stats", "-i", "a1", "--engine", engine, "-c", "500", "--duration", "1m", "--json", "udp"];
+        let arguments = [
+            "stats",
+            "-i",
+            "a1",
+            "--engine",
+            engine,
+            "-c",
+            "500",
+            "--duration",
+            "1m",
+            "--json",
+            "udp",
+        ];
         let mut running = bed.start(Command::new(WIRECAP).args(arguments));
         running.wait_for("capturing");
         bed.generator().send(&[Load::new(0, 500)]).unwrap();
@@ -524,7 +598,8 @@ fn packets_are_shown_and_recorded_without_a_command() {
     if !privileged() {
         return;
     }
-    let (bed, folder) = (Bed::new(1), tempfile::tempdir().unwrap());
+    let bed = Bed::new(1);
+    let folder = tempfile::tempdir().unwrap();
     let mut running = bed.start(Command::new(WIRECAP).args(["-nnvvi", "a1", "-c", "5", "udp"]));
     running.wait_for("capturing");
     bed.generator().send(&[Load::new(0, 5).at(Rate::PerSecond(100))]).unwrap();
@@ -535,8 +610,9 @@ fn packets_are_shown_and_recorded_without_a_command() {
 
     let file = folder.path().join("x.pcap");
     let file = file.to_str().unwrap();
-    let mut running =
-        bed.start(Command::new(WIRECAP).args(["-nnvi", "a1", "-c", "5", "-B", "4096", "-w", file, "udp"]));
+    let mut running = bed.start(
+        Command::new(WIRECAP).args(["-nnvi", "a1", "-c", "5", "-B", "4096", "-w", file, "udp"]),
+    );
     running.wait_for("capturing");
     bed.generator().send(&[Load::new(0, 5).at(Rate::PerSecond(100))]).unwrap();
     running.finish().assert_success();
@@ -549,12 +625,24 @@ fn a_capture_that_receives_nothing_names_the_usual_causes_once() {
         return;
     }
     let bed = Bed::new(1);
-    let mut running =
-        bed.start(Command::new(WIRECAP).args(["-i", "a1", "-w", "/dev/null", "udp", "port", "9999"]));
+    let mut running = bed.start(Command::new(WIRECAP).args([
+        "-i",
+        "a1",
+        "-w",
+        "/dev/null",
+        "udp",
+        "port",
+        "9999",
+    ]));
     running.wait_for("no packets for 5 s");
     std::thread::sleep(std::time::Duration::from_secs(3));
     let finished = running.interrupt();
-    assert_eq!(finished.stderr.matches("wirecap doctor a1 shows more").count(), 1, "{}", finished.stderr);
+    assert_eq!(
+        finished.stderr.matches("wirecap doctor a1 shows more").count(),
+        1,
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]
@@ -563,7 +651,8 @@ fn packets_are_shown_as_they_are_found() {
         return;
     }
     let bed = Bed::new(1);
-    let mut running = bed.start(Command::new(WIRECAP).args(["show", "-i", "a1", "-nn", "-c", "5", "udp"]));
+    let mut running =
+        bed.start(Command::new(WIRECAP).args(["show", "-i", "a1", "-nn", "-c", "5", "udp"]));
     running.wait_for("capturing");
     bed.generator().send(&[Load::new(0, 5).at(Rate::PerSecond(100))]).unwrap();
     let finished = running.finish();
@@ -581,7 +670,9 @@ fn direction_and_snap_length_of_what_is_shown_are_those_of_the_capture() {
     for (namespace, interface, address) in
         [(&bed.sender, "a0", "10.99.0.1/24"), (&bed.receiver, "a1", "10.99.0.2/24")]
     {
-        let add = || Command::new("ip").args(["address", "add", address, "dev", interface]).status().unwrap();
+        let add = || {
+            Command::new("ip").args(["address", "add", address, "dev", interface]).status().unwrap()
+        };
         assert!(namespace.run_in(add).unwrap().success());
     }
     let arguments = ["show", "-i", "a1", "-nq", "-Q", "in", "-s36", "-c", "5", "icmp"];
@@ -607,8 +698,9 @@ fn a_decoder_that_has_shown_enough_ends_the_capture_of_continuing_traffic() {
     let bed = Bed::new(1);
     for engine in ["xdp", "packet"] {
         let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
-        let mut running =
-            bed.start(Command::new(WIRECAP).args(["show", "-i", "a1", "--engine", engine, "-nn", "-c", "2"]));
+        let mut running = bed.start(
+            Command::new(WIRECAP).args(["show", "-i", "a1", "--engine", engine, "-nn", "-c", "2"]),
+        );
         running.wait_for("capturing");
         let mut generator = bed.generator();
         let sending = generator.start(&[Load::endless(0).per_second(5_000)]).unwrap();
@@ -633,5 +725,10 @@ fn a_signal_to_show_ends_the_capture_and_all_packets_are_shown() {
     running.signal(Signal::TERM);
     let finished = running.finish();
     finished.assert_success();
-    assert_eq!(String::from_utf8_lossy(&finished.stdout).lines().count(), 500, "{}", finished.stderr);
+    assert_eq!(
+        String::from_utf8_lossy(&finished.stdout).lines().count(),
+        500,
+        "{}",
+        finished.stderr
+    );
 }

@@ -10,12 +10,14 @@ use common::{Bed, Finished, arriving, start, wirecap, wirecap_unprivileged};
 use wirecap_send::recording::queue_of;
 use wirecap_send::traffic::{HashKey, Rss};
 use wirecap_testbed::{
-    Counters, Interface, Namespace, Sizes, Stamp, Traffic, drop_program, loss_lock, privileged, wait_until,
+    Counters, Interface, Namespace, Sizes, Stamp, Traffic, drop_program, loss_lock, privileged,
+    wait_until,
 };
 
 /// Runs `generate` on `a0` with these arguments, separated by blanks.
 fn generate(bed: &Bed, arguments: &str) -> Finished {
-    let arguments: Vec<&str> = ["generate", "-i", "a0"].into_iter().chain(arguments.split(' ')).collect();
+    let arguments: Vec<&str> =
+        ["generate", "-i", "a0"].into_iter().chain(arguments.split(' ')).collect();
     wirecap(&bed.near, &arguments)
 }
 
@@ -61,7 +63,11 @@ fn both_senders_send_the_requested_frames() {
         });
         assert!(ledger.is_lossless() && packets.len() == 1000, "{ledger}");
         for (sequence, (_, packet)) in (0..).zip(packets) {
-            assert_eq!(packet, traffic.frame(Stamp { queue: 0, sequence }), "{via}, packet {sequence}");
+            assert_eq!(
+                packet,
+                traffic.frame(Stamp { queue: 0, sequence }),
+                "{via}, packet {sequence}"
+            );
         }
     }
 }
@@ -86,10 +92,19 @@ fn queues_share_the_frames_and_each_arrives_on_its_own_queue() {
     let bed = Bed::new(4);
     let (packets, ledger) = arriving(&bed, || {
         let json = generate(&bed, "-c 1001 --queue 0,1,3 --rate 30k --via xdp --json").json();
-        assert_eq!((&json["frames"], &json["counted_by_interface"]), (&1001.into(), &1001.into()), "{json}");
-        let queues: Vec<_> =
-            json["queues"].as_array().unwrap().iter().map(|q| (&q["queue"], &q["frames"])).collect();
-        let expected = [(0, 334), (1, 334), (3, 333)].map(|(queue, frames)| (queue.into(), frames.into()));
+        assert_eq!(
+            (&json["frames"], &json["counted_by_interface"]),
+            (&1001.into(), &1001.into()),
+            "{json}"
+        );
+        let queues: Vec<_> = json["queues"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|q| (&q["queue"], &q["frames"]))
+            .collect();
+        let expected =
+            [(0, 334), (1, 334), (3, 333)].map(|(queue, frames)| (queue.into(), frames.into()));
         assert_eq!(queues, expected.iter().map(|(q, f)| (q, f)).collect::<Vec<_>>());
     });
     assert!(ledger.is_lossless(), "{ledger}");
@@ -99,9 +114,12 @@ fn queues_share_the_frames_and_each_arrives_on_its_own_queue() {
         assert_eq!(u32::from(stamp.queue), queue);
         by_queue.entry(queue).or_default().push(stamp.sequence);
     }
-    let counts: Vec<_> = by_queue.iter().map(|(queue, sequences)| (*queue, sequences.len())).collect();
+    let counts: Vec<_> =
+        by_queue.iter().map(|(queue, sequences)| (*queue, sequences.len())).collect();
     assert_eq!(counts, [(0, 334), (1, 334), (3, 333)]);
-    assert!(by_queue.values().all(|sequences| sequences.iter().copied().eq(0..sequences.len() as u64)));
+    assert!(
+        by_queue.values().all(|sequences| sequences.iter().copied().eq(0..sequences.len() as u64))
+    );
 }
 
 #[test]
@@ -117,11 +135,16 @@ fn all_frames_of_a_model_arrive_on_the_queue_of_their_hash() {
         ("hot", "symmetric", HashKey::Symmetric),
         ("even", "standard", HashKey::Standard),
     ] {
-        let options = format!("--model {model} --key {key} --queues 4 -c 3000 --rate 20k --seed 7 --json");
+        let options =
+            format!("--model {model} --key {key} --queues 4 -c 3000 --rate 20k --seed 7 --json");
         let mut json = serde_json::Value::Null;
         let (packets, ledger) = arriving(&bed, || json = generate(&bed, &options).json());
         assert!(ledger.is_lossless() && packets.len() == 3000, "{model}: {ledger}");
-        assert_eq!((&json["frames"], &json["counted_by_interface"]), (&3000.into(), &3000.into()), "{json}");
+        assert_eq!(
+            (&json["frames"], &json["counted_by_interface"]),
+            (&3000.into(), &3000.into()),
+            "{json}"
+        );
         let rss = Rss::new(hash_key, 4);
         let mut arrived = vec![0; 4];
         for (queue, packet) in packets {
@@ -165,8 +188,9 @@ fn a_models_savefile_is_the_same_for_the_same_seed() {
     let write = |name: &str, options: &str| {
         let path = directory.path().join(name);
         let namespace = Namespace::current().unwrap();
-        let arguments =
-            ["generate", "-w", path.to_str().unwrap(), "--json"].into_iter().chain(options.split(' '));
+        let arguments = ["generate", "-w", path.to_str().unwrap(), "--json"]
+            .into_iter()
+            .chain(options.split(' '));
         let json = wirecap(&namespace, &arguments.collect::<Vec<_>>()).json();
         (std::fs::read(path).unwrap(), json)
     };
@@ -174,7 +198,8 @@ fn a_models_savefile_is_the_same_for_the_same_seed() {
     assert_eq!(standard, write("second", "--model standard --seed 1 --duration 200ms").0);
     assert_ne!(standard, write("third", "--model standard --seed 2 --duration 200ms").0);
     let mut piped = Command::new(env!("CARGO_BIN_EXE_wirecap"));
-    let piped = piped.args("generate -w - --model standard --duration 200ms".split(' ')).output().unwrap();
+    let piped =
+        piped.args("generate -w - --model standard --duration 200ms".split(' ')).output().unwrap();
     assert!(piped.status.success() && piped.stdout == standard);
     let mut reader = wirecap::savefile::Reader::new(std::io::Cursor::new(standard)).unwrap();
     let mut packets = vec![0; json["queues"].as_array().unwrap().len()];
@@ -197,7 +222,11 @@ fn a_queue_that_no_cpu_reaches_is_served_by_af_xdp() {
     let bed = Bed::new(cpus as u32 + 1);
     let _receiving = drop_program(&bed.pair.receiver).unwrap();
     let json = generate(&bed, &format!("-c 100 --queue {cpus} --json")).json();
-    assert_eq!((&json["via"], &json["counted_by_interface"]), (&"xdp".into(), &100.into()), "{json}");
+    assert_eq!(
+        (&json["via"], &json["counted_by_interface"]),
+        (&"xdp".into(), &100.into()),
+        "{json}"
+    );
     let refusal = generate(&bed, &format!("-c 100 --queue {cpus} --via kernel"));
     refusal.refused(1, &["no CPU reaches queue"]);
 }
@@ -209,7 +238,11 @@ fn frames_for_a_peer_without_xdp_are_sent_by_af_xdp_or_reported_as_missing() {
     }
     let bed = Bed::new(1);
     let json = generate(&bed, "-c 100 --json").json();
-    assert_eq!((&json["via"], &json["counted_by_interface"]), (&"xdp".into(), &100.into()), "{json}");
+    assert_eq!(
+        (&json["via"], &json["counted_by_interface"]),
+        (&"xdp".into(), &100.into()),
+        "{json}"
+    );
     let finished = generate(&bed, "-c 100 --via kernel");
     assert!(finished.stderr.contains("100 of them are missing"), "{finished:#?}");
     assert!(finished.stderr.contains("--via xdp"), "{finished:#?}");
@@ -244,8 +277,10 @@ fn a_rate_is_not_exceeded_and_a_duration_ends_it() {
     let bed = Bed::new(1);
     let _receiving = drop_program(&bed.pair.receiver).unwrap();
     for via in ["kernel", "xdp"] {
-        let json = generate(&bed, &format!("--duration 500ms --rate 10k --via {via} --json")).json();
-        let (frames, seconds) = (json["frames"].as_u64().unwrap(), json["duration_s"].as_f64().unwrap());
+        let json =
+            generate(&bed, &format!("--duration 500ms --rate 10k --via {via} --json")).json();
+        let frames = json["frames"].as_u64().unwrap();
+        let seconds = json["duration_s"].as_f64().unwrap();
         assert_eq!(json["counted_by_interface"], frames, "{json}");
         // After a stall, at most one millisecond's frames are sent in addition.
         assert!(frames as f64 <= seconds * 10_000.0 + 11.0, "{json}");
@@ -347,6 +382,11 @@ fn without_driver_statistics_a_device_uses_the_kernels_counters() {
     ip("link set br0 up");
     Interface::find(&bed.near, "br0").unwrap().wait_until_running().unwrap();
     let json =
-        wirecap(&bed.near, &["generate", "-i", "br0", "-c", "500", "--rate", "10kpps", "--json"]).json();
-    assert_eq!((&json["frames"], &json["counted_by_interface"]), (&500.into(), &500.into()), "{json}");
+        wirecap(&bed.near, &["generate", "-i", "br0", "-c", "500", "--rate", "10kpps", "--json"])
+            .json();
+    assert_eq!(
+        (&json["frames"], &json["counted_by_interface"]),
+        (&500.into(), &500.into()),
+        "{json}"
+    );
 }

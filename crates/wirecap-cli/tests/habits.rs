@@ -46,7 +46,8 @@ fn flags_of_tcpdump_are_accepted_and_packets_are_written_immediately() {
     if !privileged() {
         return;
     }
-    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
     let file = folder.path().join("t.pcap");
     let flags = [
         "capture",
@@ -81,7 +82,8 @@ fn the_error_of_a_foreign_flag_names_the_flag_to_use() {
     }
     let bed = Bed::new(1);
     let refused = |flags: &[&str], words: &[&str]| {
-        run(&bed, &[&["capture", "-i", "a1", "-w", "/dev/null"], flags].concat()).assert_refused(2, words);
+        run(&bed, &[&["capture", "-i", "a1", "-w", "/dev/null"], flags].concat())
+            .assert_refused(2, words);
     };
     refused(&["-e"], &["wirecap show"]);
     refused(&["-B", "4096"], &["--buffer 4M"]);
@@ -95,8 +97,10 @@ fn a_filter_may_be_in_a_file_and_a_savefile_may_come_from_a_pipe() {
     if !privileged() {
         return;
     }
-    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
-    let [filter, all, some] = ["filter", "all.pcap", "some.pcap"].map(|name| folder.path().join(name));
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
+    let [filter, all, some] =
+        ["filter", "all.pcap", "some.pcap"].map(|name| folder.path().join(name));
     let running = bed.capture(&["capture", "-i", "a1", "-w", text(&all), "--json"]);
     bed.generator().send(&[Load::new(0, 50)]).unwrap();
     let finished = running.interrupt();
@@ -105,7 +109,8 @@ fn a_filter_may_be_in_a_file_and_a_savefile_may_come_from_a_pipe() {
         fs::write(&filter, expression).unwrap();
         let mut command = Command::new(WIRECAP);
         command.args(["capture", "-r", "-", "--force", "-w", text(&some), "-F", text(&filter)]);
-        let status = command.stdin(Stdio::from(File::open(&all).unwrap())).stderr(Stdio::null()).status();
+        let status =
+            command.stdin(Stdio::from(File::open(&all).unwrap())).stderr(Stdio::null()).status();
         assert!(status.unwrap().success());
         assert_eq!(tcpdump(&some, &[]).0.len(), count, "{expression}");
     }
@@ -116,8 +121,10 @@ fn any_is_every_interface_including_the_loopback() {
     if !privileged() {
         return;
     }
-    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
-    let ip = |arguments: &[&str]| assert!(bed.run(Command::new("ip").args(arguments)).status.success());
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
+    let ip =
+        |arguments: &[&str]| assert!(bed.run(Command::new("ip").args(arguments)).status.success());
     ip(&["link", "set", "lo", "up"]);
     let file = folder.path().join("t.pcapng");
     let flags = [
@@ -144,8 +151,10 @@ fn any_is_every_interface_including_the_loopback() {
     let ledger = finished.ledger();
     assert_eq!(ledger["delivered"], 7, "{ledger}");
     let interfaces = ledger["interfaces"].as_array().unwrap();
-    let counts: Vec<_> =
-        interfaces.iter().map(|seen| (seen["name"].as_str().unwrap(), seen["delivered"].as_u64())).collect();
+    let counts: Vec<_> = interfaces
+        .iter()
+        .map(|seen| (seen["name"].as_str().unwrap(), seen["delivered"].as_u64()))
+        .collect();
     assert_eq!(counts, [("lo", Some(7)), ("a1", Some(0))]);
     assert_eq!(tcpdump(&file, &[]).0.len(), 7);
 }
@@ -155,7 +164,8 @@ fn durations_have_several_units() {
     if !privileged() {
         return;
     }
-    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
     let file = folder.path().join("t.pcap");
     bed.capture(&["capture", "-i", "a1", "-w", text(&file), "--duration", "1h30m"])
         .interrupt()

@@ -1,5 +1,6 @@
-//! `--http`: metrics agree with the ledger to the packet, the page loads nothing from other hosts, and no
-//! client can delay the capture or change anything. The tests also use Prometheus and a browser from Debian.
+//! `--http`: metrics agree with the ledger to the packet, the page loads nothing from other hosts,
+//! and no client can delay the capture or change anything. The tests also use Prometheus and a
+//! browser from Debian.
 
 #[path = "forward/bed.rs"]
 #[allow(dead_code, reason = "this test does not use all of it")]
@@ -39,14 +40,18 @@ struct Answer {
 
 impl Answer {
     fn of(text: &str) -> Self {
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("not an answer: {text:?}"));
+        let (head, body) =
+            text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("not an answer: {text:?}"));
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         Self { status, head: head.to_owned(), body: body.to_owned() }
     }
 
     fn field(&self, name: &str) -> Option<&str> {
         let fields = self.head.lines().filter_map(|line| line.split_once(": "));
-        fields.into_iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        fields
+            .into_iter()
+            .find(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
     }
 }
 
@@ -58,7 +63,9 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Answer> 
 }
 
 fn request(path: &str, accept: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n")
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+    )
 }
 
 /// The response for `path` of the server with this socket.
@@ -86,7 +93,8 @@ fn sum(samples: &BTreeMap<String, f64>, name: &str, label: &str) -> f64 {
     of_metric.map(|(_, value)| value).sum()
 }
 
-/// Checks a scrape: the equations hold for the sum and for each ring. Returns the number of offered packets.
+/// Checks a scrape: the equations hold for the sum and for each ring. Returns the number of offered
+/// packets.
 #[track_caller]
 fn assert_scrape_conserved(text: &str, rings: &[String]) -> u64 {
     let samples = samples(text);
@@ -125,14 +133,15 @@ fn assert_scrape_is(ledger: &Value, text: &str) {
     };
     let accounts = ledger["rings"].as_array().unwrap().iter().map(|ring| (ring, "ring_"));
     for (account, part) in accounts.chain([(ledger, "")]) {
-        let label = account["name"].as_str().map(|name| format!("ring=\"{name}\"")).unwrap_or_default();
+        let label =
+            account["name"].as_str().map(|name| format!("ring=\"{name}\"")).unwrap_or_default();
         for field in ["offered", "delivered", "filtered"] {
             compare(&format!("wirecap_{part}packets_{field}_total"), &label, &account[field]);
         }
         compare(&format!("wirecap_{part}delivered_bytes_total"), &label, &account["bytes"]);
         let reasons = account["dropped"].as_object().unwrap().iter();
-        for (reason, count) in
-            reasons.filter(|(reason, _)| part.is_empty() || !["device", "no_ring"].contains(&&***reason))
+        for (reason, count) in reasons
+            .filter(|(reason, _)| part.is_empty() || !["device", "no_ring"].contains(&&***reason))
         {
             let labels = if label.is_empty() {
                 format!("reason=\"{reason}\"")
@@ -155,15 +164,16 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
         return;
     }
     for engine in ENGINES {
-        // A worker processes 10,000 packets/s, a small part of the load even if a busy machine sends it slowly.
+        // A worker processes 10,000 packets/s, a small part of the load even if a busy machine
+        // sends it slowly.
         for mode in [&[][..], &["-T", "30", "-x", "20", "--cost", "100000"]] {
             let desk = Desk::of_engine(engine, 2);
             let socket = desk.file("http.sock");
             let command = if mode.is_empty() { "count" } else { "handle" };
             let arguments = [
                 &[
-                    command, "-i", "a1", "--engine", engine, "-M", "64", "-R", "32", "--json", "--http",
-                    &socket,
+                    command, "-i", "a1", "--engine", engine, "-M", "64", "-R", "32", "--json",
+                    "--http", &socket,
                 ],
                 mode,
                 &["udp"],
@@ -174,9 +184,13 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
             assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o660);
             let mut generator = desk.bed.generator();
             // A skewed load, of which buddies take a part in advanced mode, and packets are lost.
-            let loads = [Load::new(0, 150_000).per_second(100_000), Load::new(1, 30_000).per_second(20_000)];
+            let loads = [
+                Load::new(0, 150_000).per_second(100_000),
+                Load::new(1, 30_000).per_second(20_000),
+            ];
             let run = generator.start(&loads).unwrap();
-            let (mut scrapes, mut offered) = (0, 0);
+            let mut scrapes = 0;
+            let mut offered = 0;
             while !run.is_finished() {
                 let now = assert_scrape_conserved(&get(socket, "/metrics").body, &ring_names(2));
                 assert!(now >= offered, "{now} after {offered}");
@@ -189,7 +203,11 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
             wait_until("all packets are accounted for", || {
                 last = serde_json::from_str(&get(socket, "/status.json").body).unwrap();
                 number(&last["ledger"]["offered"]) >= sent
-                    && last["pool"]["rings"].as_array().unwrap().iter().all(|ring| ring["waiting"] == 0)
+                    && last["pool"]["rings"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .all(|ring| ring["waiting"] == 0)
             });
             assert_ledger_conserved(&last["ledger"]);
             let text = get(socket, "/metrics").body;
@@ -205,7 +223,8 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
                 .map(|name| sum(&samples(&text), &format!("wirecap_{name}_total"), ""));
             assert_eq!(offloaded, helped, "{text}");
             if !mode.is_empty() {
-                let [delivered, offered] = ["delivered", "offered"].map(|count| number(&ledger[count]));
+                let [delivered, offered] =
+                    ["delivered", "offered"].map(|count| number(&ledger[count]));
                 // The pools of the engine `packet` have room for many more short frames.
                 let has_lost = delivered < offered || engine == "packet";
                 assert!(offloaded > 0.0 && has_lost, "the load was harmless: {ledger}");
@@ -236,7 +255,8 @@ fn only_this_host_is_served_and_nothing_can_be_changed() {
 
     let (running, port) = serving(&desk, &["count", "-i", "a1", "-R", "16", "--json"]);
     let ask = |text: &str| {
-        let stream = desk.bed.receiver.run_in(|| TcpStream::connect(("127.0.0.1", port)).unwrap()).unwrap();
+        let stream =
+            desk.bed.receiver.run_in(|| TcpStream::connect(("127.0.0.1", port)).unwrap()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         exchange(stream, text).unwrap()
     };
@@ -247,11 +267,18 @@ fn only_this_host_is_served_and_nothing_can_be_changed() {
         let answer = to(&format!("127.0.0.1:{port}"), "GET", path);
         assert_eq!(answer.status, 200, "{path}");
         let policy = answer.field("Content-Security-Policy").unwrap();
-        assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
+        assert!(
+            policy.starts_with("default-src 'none';") && !policy.contains("unsafe"),
+            "{policy}"
+        );
         assert_eq!(answer.field("X-Content-Type-Options"), Some("nosniff"));
         assert_eq!(answer.field("Access-Control-Allow-Origin"), None);
         let length: usize = answer.field("Content-Length").unwrap().parse().unwrap();
-        assert_eq!((answer.body.len(), to("localhost", "HEAD", path).body.len()), (length, 0), "{path}");
+        assert_eq!(
+            (answer.body.len(), to("localhost", "HEAD", path).body.len()),
+            (length, 0),
+            "{path}"
+        );
         for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
             assert_eq!(to("localhost", method, path).status, 405, "{method} {path}");
         }
@@ -260,8 +287,8 @@ fn only_this_host_is_served_and_nothing_can_be_changed() {
     assert_eq!(to("site.example", "GET", "/status.json").status, 421);
     assert_eq!(to("localhost", "GET", "/nothing").status, 404);
     // Several requests on one connection, some of them pipelined.
-    let three =
-        "GET /history.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2) + &request("/metrics", "*/*");
+    let three = "GET /history.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2)
+        + &request("/metrics", "*/*");
     let answers = ask(&three);
     assert_eq!(answers.body.matches("HTTP/1.1 200 OK").count(), 2, "{answers:?}");
     assert!(
@@ -280,9 +307,11 @@ fn the_metrics_of_forwarding_are_its_ledger() {
         let mut bed = inline::Bed::new(1, 1500);
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("http.sock");
-        let forwarder = bed.forward(&format!("--engine {engine} -R 64 --http {}", socket.display()));
+        let forwarder =
+            bed.forward(&format!("--engine {engine} -R 64 --http {}", socket.display()));
         let traffic = Traffic::to(&bed.inline.right.interface);
-        let frames: Vec<_> = (0..500).map(|sequence| traffic.frame(Stamp { queue: 0, sequence })).collect();
+        let frames: Vec<_> =
+            (0..500).map(|sequence| traffic.frame(Stamp { queue: 0, sequence })).collect();
         let rings = ["left@0", "right@0"].map(str::to_owned);
         for frames in frames.chunks(100) {
             bed.send(frames);
@@ -307,7 +336,11 @@ fn the_metrics_of_forwarding_are_its_ledger() {
         assert_scrape_is(&ledger, &text);
         for (port, sent) in [("right", 500_u32), ("left", 250)] {
             let of_port = |name: &str| {
-                sum(&samples(&text), &format!("wirecap_port_packets_{name}"), &format!("port=\"{port}\""))
+                sum(
+                    &samples(&text),
+                    &format!("wirecap_port_packets_{name}"),
+                    &format!("port=\"{port}\""),
+                )
             };
             let outcomes = ["sent_total", "dropped_total", "waiting"].map(of_port);
             assert_eq!(
@@ -315,19 +348,27 @@ fn the_metrics_of_forwarding_are_its_ledger() {
                 (f64::from(sent), [f64::from(sent), 0.0, 0.0]),
                 "{text}"
             );
-            assert_eq!(inline::at(inline::port(&ledger, port), "/sent"), u64::from(sent), "{ledger}");
+            assert_eq!(
+                inline::at(inline::port(&ledger, port), "/sent"),
+                u64::from(sent),
+                "{ledger}"
+            );
         }
         assert!(!socket.exists(), "the socket stays");
     }
 }
 
-/// Starts a capture that serves on its own port in the receiver's namespace, and waits until it responds.
+/// Starts a capture that serves on its own port in the receiver's namespace, and waits until it
+/// responds.
 fn serving(desk: &Desk, arguments: &[&str]) -> (Running, u16) {
-    let status =
-        desk.bed.receiver.run_in(|| Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap());
+    let status = desk
+        .bed
+        .receiver
+        .run_in(|| Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap());
     assert!(status.unwrap().success());
-    let mut running =
-        desk.bed.start(&mut desk.command(WIRECAP, &[arguments, &["--http", "127.0.0.1:0"]].concat()));
+    let mut running = desk
+        .bed
+        .start(&mut desk.command(WIRECAP, &[arguments, &["--http", "127.0.0.1:0"]].concat()));
     let line = running.wait_for("serving");
     let port = line.trim_end().trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap();
     running.wait_for("capturing");
@@ -341,11 +382,13 @@ fn no_client_holds_up_the_capture_or_other_clients() {
         return;
     }
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit })
+        .unwrap();
     let desk = Desk::new(1);
     let socket = desk.file("http.sock");
     // There is a cell for each packet, so none is lost even on a busy machine.
-    let arguments = ["count", "-i", "a1", "-M", "64", "-R", "512", "--json", "--http", &socket, "udp"];
+    let arguments =
+        ["count", "-i", "a1", "-M", "64", "-R", "512", "--json", "--http", &socket, "udp"];
     let running = desk.capture("a1", &arguments);
     let socket = Path::new(&socket);
     let connect = || UnixStream::connect(socket).unwrap();
@@ -425,10 +468,20 @@ fn a_recording_without_privileges_is_shown_with_its_files_and_its_socket_is_remo
     std::os::unix::fs::chown(&folder, Some(65534), None).unwrap();
     let file = folder.join("t-%i.pcapng.zst").display().to_string();
     let socket = desk.file("http.sock");
-    let options =
-        ["--file-packets", "50", "--index", "on", "-Z", "nobody", "--json", "--http", &socket, "udp"];
-    let running =
-        desk.capture("a1", &[&["capture", "-i", "a1", "-R", "64", "-w", &file], &options[..]].concat());
+    let options = [
+        "--file-packets",
+        "50",
+        "--index",
+        "on",
+        "-Z",
+        "nobody",
+        "--json",
+        "--http",
+        &socket,
+        "udp",
+    ];
+    let running = desk
+        .capture("a1", &[&["capture", "-i", "a1", "-R", "64", "-w", &file], &options[..]].concat());
     let socket = PathBuf::from(&socket);
     desk.bed.generator().send(&[Load::new(0, 120)]).unwrap();
     wait_until("two files are complete and indexed", || {
@@ -442,7 +495,10 @@ fn a_recording_without_privileges_is_shown_with_its_files_and_its_socket_is_remo
     assert_eq!(status["ledger"]["delivered"], 120);
     let threads = status["threads"].as_array().unwrap();
     for name in ["index", "http", "control", "wirecap"] {
-        assert!(threads.iter().any(|thread| thread["name"] == name), "{name} is not among {threads:?}");
+        assert!(
+            threads.iter().any(|thread| thread["name"] == name),
+            "{name} is not among {threads:?}"
+        );
     }
     desk.wirecap(&["stop", "a1"]).assert_success();
     let finished = running.finish();
@@ -458,14 +514,20 @@ fn the_report_of_a_loss_includes_doctors_findings() {
     }
     let desk = Desk::new(2);
     use_one_queue(&desk);
-    let arguments = ["handle", "-i", "a1", "-M", "16", "-R", "4", "--cost", "1000000", "--json", "udp"];
+    let arguments =
+        ["handle", "-i", "a1", "-M", "16", "-R", "4", "--cost", "1000000", "--json", "udp"];
     let mut running = desk.capture("a1", &arguments);
     desk.bed.generator().send(&[Load::new(0, 1_000)]).unwrap();
     let line = running.wait_for("no free cell on a1@0: 1 of 2 receive queues in use");
     assert!(line.trim_end().ends_with("; fix: ethtool -L a1 rx 2"), "{line}");
     let status = desk.status("a1");
-    let (lost, now) = (&status["losses"][0], status["unix_s"].as_f64().unwrap());
-    assert_eq!((&lost["place"], &lost["reason"]), (&"a1@0".into(), &"no free cell".into()), "{status}");
+    let lost = &status["losses"][0];
+    let now = status["unix_s"].as_f64().unwrap();
+    assert_eq!(
+        (&lost["place"], &lost["reason"]),
+        (&"a1@0".into(), &"no free cell".into()),
+        "{status}"
+    );
     assert!((now - 60.0..=now).contains(&lost["last_unix_s"].as_f64().unwrap()), "{status}");
     let finished = running.interrupt();
     assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
@@ -483,10 +545,12 @@ fn an_unprivileged_capture_reports_doctors_findings_with_a_loss() {
     fs::create_dir(&folder).unwrap();
     chown(&folder, Some(65_534), None).unwrap();
     let file = folder.join("t.pcap").display().to_string();
-    let arguments =
-        ["capture", "-i", "a1", "-M", "16", "-R", "4", "-Z", "nobody", "-w", &file, "--json", "udp"];
+    let arguments = [
+        "capture", "-i", "a1", "-M", "16", "-R", "4", "-Z", "nobody", "-w", &file, "--json", "udp",
+    ];
     let mut running = desk.capture("a1", &arguments);
-    // While the process is stopped, packets arrive for which it has no cells. The file is not the cause.
+    // While the process is stopped, packets arrive for which it has no cells. The file is not the
+    // cause.
     running.signal(Signal::STOP);
     desk.bed.generator().send(&[Load::new(0, 1_000)]).unwrap();
     running.signal(Signal::CONT);
@@ -497,29 +561,35 @@ fn an_unprivileged_capture_reports_doctors_findings_with_a_loss() {
     assert_eq!(number(&finished.ledger()["offered"]), 1_000, "{}", finished.stderr);
 }
 
-/// Reduces both interfaces to one of two receive queues, which doctor reports. The sender must not use more
-/// queues, since a veth needs as many receive queues for native XDP.
+/// Reduces both interfaces to one of two receive queues, which doctor reports. The sender must not
+/// use more queues, since a veth needs as many receive queues for native XDP.
 fn use_one_queue(desk: &Desk) {
     for (namespace, interface) in [(&desk.bed.sender, "a0"), (&desk.bed.receiver, "a1")] {
-        let fewer =
-            || Command::new("ethtool").args(["-L", interface, "rx", "1", "tx", "1"]).status().unwrap();
+        let fewer = || {
+            Command::new("ethtool").args(["-L", interface, "rx", "1", "tx", "1"]).status().unwrap()
+        };
         assert!(namespace.run_in(fewer).unwrap().success());
     }
 }
 
-/// Whether these programs are installed. If not, the test is skipped with a message, or fails where skipping
-/// is not allowed.
+/// Whether these programs are installed. If not, the test is skipped with a message, or fails where
+/// skipping is not allowed.
 fn has(programs: &[&str]) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
-    let is_there = |program: &&&str| env::split_paths(&path).any(|folder| folder.join(program).exists());
+    let is_there =
+        |program: &&&str| env::split_paths(&path).any(|folder| folder.join(program).exists());
     let Some(lacking) = programs.iter().find(|program| !is_there(program)) else { return true };
     skip(&format!("{lacking} is not installed"));
     false
 }
 
 fn run(command: &mut Command, input: &str) -> Output {
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(input.as_bytes()).unwrap();
     drop(stdin);
@@ -556,14 +626,19 @@ fn promtool_accepts_the_rules_the_dashboard_and_the_metrics() {
         return;
     }
     let rules = PathBuf::from(CONTRIB).join("prometheus/wirecap.rules.yml");
-    assert_accepted(&Command::new("promtool").args(["check", "rules"]).arg(&rules).output().unwrap());
+    assert_accepted(
+        &Command::new("promtool").args(["check", "rules"]).arg(&rules).output().unwrap(),
+    );
     let tests = rules.with_file_name("wirecap.rules.test.yml");
     assert_accepted(&Command::new("promtool").args(["test", "rules"]).arg(tests).output().unwrap());
     let config = rules.with_file_name("prometheus.yml");
-    assert_accepted(&Command::new("promtool").args(["check", "config"]).arg(config).output().unwrap());
+    assert_accepted(
+        &Command::new("promtool").args(["check", "config"]).arg(config).output().unwrap(),
+    );
 
     let desk = Desk::new(2);
-    let (socket, file) = (desk.file("http.sock"), desk.file("t.pcap"));
+    let socket = desk.file("http.sock");
+    let file = desk.file("t.pcap");
     let running = desk.capture(
         "a1",
         &["capture", "-i", "a1", "-R", "32", "-w", &file, "-T", "60", "--http", &socket, "udp"],
@@ -578,9 +653,10 @@ fn promtool_accepts_the_rules_the_dashboard_and_the_metrics() {
     assert_eq!(String::from_utf8_lossy(&checked.stderr), "", "{}", plain.body);
     running.interrupt().assert_success();
 
-    // Every metric in the rules and the dashboard exists, or belongs to a feature that this capture does not
-    // use.
-    let dashboard = fs::read_to_string(PathBuf::from(CONTRIB).join("grafana/wirecap.json")).unwrap();
+    // Every metric in the rules and the dashboard exists, or belongs to a feature that this capture
+    // does not use.
+    let dashboard =
+        fs::read_to_string(PathBuf::from(CONTRIB).join("grafana/wirecap.json")).unwrap();
     let mut panels = Vec::new();
     expressions(&serde_json::from_str(&dashboard).unwrap(), &mut panels);
     assert!(panels.len() >= 15, "{} expressions", panels.len());
@@ -593,7 +669,8 @@ fn promtool_accepts_the_rules_the_dashboard_and_the_metrics() {
     ];
     let rules = fs::read_to_string(rules).unwrap();
     for name in panels.iter().chain([&rules]).flat_map(|text| metric_names(text)) {
-        let is_there = plain.body.contains(&format!("# TYPE {name} ")) || absent_here.contains(&name);
+        let is_there =
+            plain.body.contains(&format!("# TYPE {name} ")) || absent_here.contains(&name);
         assert!(is_there, "{name} is not in {}", plain.body);
     }
     // Written as rules, so that promtool also checks the panels' expressions.
@@ -601,8 +678,11 @@ fn promtool_accepts_the_rules_the_dashboard_and_the_metrics() {
     let rule = |(text, index): (&String, usize)| serde_json::json!({ "record": format!("panel:{index}"), "expr": filled(text) });
     let records: Vec<Value> = panels.iter().zip(0..).map(rule).collect();
     let file = desk.file("panels.yml");
-    fs::write(&file, serde_json::json!({ "groups": [{ "name": "panels", "rules": records }] }).to_string())
-        .unwrap();
+    fs::write(
+        &file,
+        serde_json::json!({ "groups": [{ "name": "panels", "rules": records }] }).to_string(),
+    )
+    .unwrap();
     assert_accepted(&Command::new("promtool").args(["check", "rules", &file]).output().unwrap());
 }
 
@@ -628,7 +708,8 @@ fn prometheus(namespace: &Namespace, path: &str) -> io::Result<Value> {
 fn query(namespace: &Namespace, expression: &str) -> Vec<f64> {
     let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let answer = prometheus(namespace, &format!("/api/v1/query?query={encoded}")).unwrap();
-    let results = answer["data"]["result"].as_array().unwrap_or_else(|| panic!("{expression}: {answer}"));
+    let results =
+        answer["data"]["result"].as_array().unwrap_or_else(|| panic!("{expression}: {answer}"));
     results.iter().map(|result| result["value"][1].as_str().unwrap().parse().unwrap()).collect()
 }
 
@@ -638,9 +719,11 @@ fn prometheus_scrapes_under_load_and_has_the_final_ledger() {
         return;
     }
     let desk = Desk::new(2);
-    let arguments = ["handle", "-i", "a1", "-M", "64", "-R", "32", "-T", "30", "-x", "20", "--json", "udp"];
+    let arguments =
+        ["handle", "-i", "a1", "-M", "64", "-R", "32", "-T", "30", "-x", "20", "--json", "udp"];
     let (running, port) = serving(&desk, &arguments);
-    let rules = fs::canonicalize(PathBuf::from(CONTRIB).join("prometheus/wirecap.rules.yml")).unwrap();
+    let rules =
+        fs::canonicalize(PathBuf::from(CONTRIB).join("prometheus/wirecap.rules.yml")).unwrap();
     let config = serde_json::json!({
         "global": { "scrape_interval": "100ms", "scrape_timeout": "100ms", "evaluation_interval": "500ms" },
         "rule_files": [rules],
@@ -698,14 +781,19 @@ fn prometheus_scrapes_under_load_and_has_the_final_ledger() {
         (delivered, by_rings),
         (vec![number(&ledger["delivered"]) as f64], vec![number(&ledger["delivered"]) as f64])
     );
-    assert_eq!(dropped, [(number(&ledger["offered"]) - number(&ledger["delivered"])) as f64], "{ledger}");
+    assert_eq!(
+        dropped,
+        [(number(&ledger["offered"]) - number(&ledger["delivered"])) as f64],
+        "{ledger}"
+    );
     assert_eq!(number(&ledger["offered"]), sent, "{ledger}");
 }
 
 /// Debian has two packages of the browser; the smaller one is headless.
 fn browser() -> Option<&'static str> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let is_there = |program: &&str| env::split_paths(&path).any(|folder| folder.join(program).exists());
+    let is_there =
+        |program: &&str| env::split_paths(&path).any(|folder| folder.join(program).exists());
     ["chromium-headless-shell", "chromium"].into_iter().find(is_there)
 }
 
@@ -719,10 +807,16 @@ fn a_browser_shows_the_page_without_policy_violations() {
         return;
     };
     let desk = Desk::new(2);
-    let arguments = ["handle", "-i", "a1", "-M", "64", "-R", "32", "-T", "30", "-x", "5", "--json", "udp"];
+    let arguments =
+        ["handle", "-i", "a1", "-M", "64", "-R", "32", "-T", "30", "-x", "5", "--json", "udp"];
     let (running, port) = serving(&desk, &arguments);
-    desk.bed.generator().send(&[Load::new(0, 2_000).per_second(20_000), Load::new(1, 200)]).unwrap();
-    wait_until("the packets are accounted for", || number(&desk.status("a1")["ledger"]["offered"]) == 2_200);
+    desk.bed
+        .generator()
+        .send(&[Load::new(0, 2_000).per_second(20_000), Load::new(1, 200)])
+        .unwrap();
+    wait_until("the packets are accounted for", || {
+        number(&desk.status("a1")["ledger"]["offered"]) == 2_200
+    });
     let ledger = desk.status("a1")["ledger"].clone();
     let profile = desk.file("profile");
     let look = |size: &str, what: &[&str]| {

@@ -27,8 +27,8 @@ impl Bed {
         drop(self.attach_foreign());
     }
 
-    /// Attaches a foreign XDP program until the result is dropped. It may remain attached for a moment longer: a
-    /// process that another test starts has the descriptor until its execve(2).
+    /// Attaches a foreign XDP program until the result is dropped. It may remain attached for a
+    /// moment longer: a process that another test starts has the descriptor until its execve(2).
     fn attach_foreign(&self) -> impl Sized + use<> {
         self.receiver.run_in(|| pass_program(&self.pair.receiver)).unwrap().unwrap()
     }
@@ -43,7 +43,8 @@ impl Bed {
 
     fn send_by(&self, sender: &mut AfXdpSender, queue: u16, count: u64) {
         let traffic = self.traffic();
-        (0..count).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
+        (0..count)
+            .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
         sender.flush().unwrap();
     }
 
@@ -67,10 +68,15 @@ fn kill(running: Running) {
 fn assert_delivered(finished: &Finished, sent: u64) {
     finished.assert_success();
     let ledger = finished.ledger();
-    assert_eq!((&ledger["offered"], &ledger["delivered"]), (&sent.into(), &sent.into()), "{ledger}");
+    assert_eq!(
+        (&ledger["offered"], &ledger["delivered"]),
+        (&sent.into(), &sent.into()),
+        "{ledger}"
+    );
 }
 
-/// Asserts that this many packets were offered to the process, and that any loss is due to its speed.
+/// Asserts that this many packets were offered to the process, and that any loss is due to its
+/// speed.
 fn assert_offered(finished: &Finished, sent: u64) {
     finished.assert_success();
     let ledger = finished.ledger();
@@ -92,7 +98,8 @@ fn a_killed_process_does_not_disturb_the_others_capture() {
         let loads = [0, 1].map(|queue| Load::endless(queue).per_second(100_000));
         let run = generator.start(&loads).unwrap();
         thread::sleep(Duration::from_millis(100 + 13 * round));
-        // Alternates between the first process, which attached the program, and the second one, which joined.
+        // Alternates between the first process, which attached the program, and the second one,
+        // which joined.
         let killed = (round % 2) as usize;
         kill(processes.remove(killed));
         thread::sleep(Duration::from_millis(100));
@@ -115,12 +122,14 @@ fn of_three_processes_killed_in_any_order_each_keeps_its_queue_until_it_is_kille
     let _lock = loss_lock().unwrap();
     let bed = Bed::new(4);
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-        let mut processes: Vec<_> = (0..3).map(|queue| Some(bed.count(&format!("a1@{queue}")))).collect();
+        let mut processes: Vec<_> =
+            (0..3).map(|queue| Some(bed.count(&format!("a1@{queue}")))).collect();
         let stopped = AtomicBool::new(false);
         let [first, second, survivor] = order;
         let sent: Vec<u64> = thread::scope(|scope| {
             let send = |queue| {
-                let (bed, stopped) = (&bed, &stopped);
+                let bed = &bed;
+                let stopped = &stopped;
                 scope.spawn(move || bed.send_until(queue, stopped))
             };
             let senders: Vec<_> = (0..4).map(send).collect();
@@ -144,7 +153,8 @@ fn when_all_processes_are_killed_no_program_remains() {
     }
     let bed = Bed::new(4);
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
-        let mut processes: Vec<_> = (0..3).map(|queue| Some(bed.count(&format!("a1@{queue}")))).collect();
+        let mut processes: Vec<_> =
+            (0..3).map(|queue| Some(bed.count(&format!("a1@{queue}")))).collect();
         for next in order {
             kill(processes[next].take().unwrap());
             for (queue, process) in (0..).zip(&processes) {
@@ -170,8 +180,8 @@ fn twenty_processes_that_start_and_end_at_once_do_not_disturb_each_other() {
     }
     const PROCESSES: u16 = 20;
     let bed = Bed::new(u32::from(PROCESSES) + 1);
-    // The first round begins without a capture; in the second, the processes start and end while another one
-    // captures.
+    // The first round begins without a capture; in the second, the processes start and end while
+    // another one captures.
     for with_resident in [false, true] {
         let resident = with_resident.then(|| bed.count("a1@0"));
         let run = |queue: u16| {
@@ -213,8 +223,8 @@ fn the_error_of_a_taken_queue_names_its_process() {
     let bed = Bed::new(2);
     let first = bed.count("a1@0");
     for device in ["a1", "a1@0"] {
-        let refused =
-            bed.run(Command::new(WIRECAP).args(["count", "--engine", "xdp", "-i", device, "-R", "4"]));
+        let refused = bed
+            .run(Command::new(WIRECAP).args(["count", "--engine", "xdp", "-i", device, "-R", "4"]));
         let holder = format!("process {} (wirecap)", first.id());
         refused.assert_refused(1, &["a1@0", &holder, "--workers", "a1@QUEUE"]);
     }
@@ -260,7 +270,8 @@ fn joining_needs_a_privilege_that_is_named() {
         let capabilities = format!("+net_raw,+net_admin,+bpf{more}");
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        command.args([format!("--inh-caps={capabilities}"), format!("--ambient-caps={capabilities}")]);
+        command
+            .args([format!("--inh-caps={capabilities}"), format!("--ambient-caps={capabilities}")]);
         command.arg(&program).args(["count", "-i", device, "-R", "4", "--json"]);
         command
     };
@@ -278,6 +289,7 @@ fn joining_needs_a_privilege_that_is_named() {
     // wirecap's program is gone, and wirecap cannot join a foreign one.
     let foreign = bed.attach_foreign();
     let mut refused = unprivileged("", "a1@1");
-    bed.run(refused.args(["--engine", "xdp"])).assert_refused(1, &["another XDP program is attached"]);
+    bed.run(refused.args(["--engine", "xdp"]))
+        .assert_refused(1, &["another XDP program is attached"]);
     drop(foreign);
 }

@@ -1,5 +1,6 @@
-//! Savefiles of the kinds that people have: of other systems and byte orders, with unusual lengths, times, options and link
-//! types. tcpdump says what is right. The files in `files` stand for these kinds; they were made for these tests.
+//! Savefiles of the kinds that people have: of other systems and byte orders, with unusual lengths,
+//! times, options and link types. tcpdump says what is right. The files in `files` stand for these
+//! kinds; they were made for these tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -67,7 +68,8 @@ fn filters_match_in_files_of_bsd_loopbacks_what_they_match_in_tcpdump() {
             let matching = matching.0.iter().filter(|line| !line.starts_with('\t')).count() as u64;
             assert_eq!(counts(&kind(name), filter), [matching; 3], "{name}: {filter}");
         }
-        // The families of all BSDs and of Linux: 24, 28, 30 and 10, of which filters in files match the first three.
+        // The families of all BSDs and of Linux: 24, 28, 30 and 10, of which filters in files match
+        // the first three.
         assert_eq!(counts(&kind(name), "ip6")[0], 3, "{name}");
     }
 }
@@ -80,7 +82,9 @@ fn copies_of_big_endian_files_have_their_pseudo_headers_in_their_own_order() {
         assert!(expected.1, "{name}");
         for extension in ["pcap", "pcapng"] {
             let copy = folder.path().join(format!("copy-{name}.{extension}"));
-            assert!(wirecap(&["capture", "-r", text(&kind(name)), "-w", text(&copy)]).status.success());
+            assert!(
+                wirecap(&["capture", "-r", text(&kind(name)), "-w", text(&copy)]).status.success()
+            );
             assert_eq!(tcpdump(&copy, &["-e"]), expected, "{name} to {extension}");
             let found = folder.path().join(format!("found-{name}.{extension}"));
             assert!(wirecap(&["find", text(&kind(name)), "-w", text(&found)]).status.success());
@@ -123,7 +127,10 @@ fn times_that_a_copy_cannot_hold_are_an_error() {
         ] {
             let output = wirecap(&arguments);
             let error = String::from_utf8_lossy(&output.stderr);
-            assert!(!output.status.success() && error.contains("before 1970 or after 2554"), "{error}");
+            assert!(
+                !output.status.success() && error.contains("before 1970 or after 2554"),
+                "{error}"
+            );
         }
         let copy = folder.path().join(name);
         assert!(wirecap(&["capture", "-r", text(&kind(name)), "-w", text(&copy)]).status.success());
@@ -137,15 +144,19 @@ type Counters = (Option<u64>, Option<u64>);
 /// The texts of a file's options and blocks, and the counters of its interfaces.
 fn contents(path: &Path) -> (BTreeSet<&'static str>, Vec<Counters>) {
     let bytes = fs::read(path).unwrap();
-    let texts = ["section comment", "if comment", "CLIENT_RAN", "host.one", "a comment", "custom", "eth0"];
+    let texts =
+        ["section comment", "if comment", "CLIENT_RAN", "host.one", "a comment", "custom", "eth0"];
     let is_there = |text: &&str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
     let texts = texts.into_iter().filter(is_there).collect();
     let mut reader = Reader::open(path).unwrap();
     let mut statistics = Vec::new();
     while let Some(element) = reader.next_element().unwrap() {
         if let Element::Block(block) = element {
-            statistics
-                .extend(block.statistics().map(|(counts, _)| (counts.received, counts.dropped_by_interface)));
+            statistics.extend(
+                block
+                    .statistics()
+                    .map(|(counts, _)| (counts.received, counts.dropped_by_interface)),
+            );
         }
     }
     (texts, statistics)
@@ -161,7 +172,9 @@ fn comments_secrets_names_statistics_and_custom_blocks_are_found_with_their_pack
         if has_index {
             assert!(wirecap(&["index", text(&full)]).status.success());
         }
-        assert!(wirecap(&["find", text(&full), "udp", "-w", text(&found), "--force"]).status.success());
+        assert!(
+            wirecap(&["find", text(&full), "udp", "-w", text(&found), "--force"]).status.success()
+        );
         assert_eq!(contents(&found), contents(&full), "index: {has_index}");
         assert_eq!(contents(&found).0.len(), 7, "{:?}", contents(&found));
         assert_eq!(tcpdump(&found, &["-q"]), tcpdump(&full, &["-q"]));
@@ -202,19 +215,28 @@ fn a_flow_is_found_in_any_link_type_that_carries_ip_and_others_are_named() {
     ];
     let write = |link_type, header: &[u8]| {
         let path = folder.path().join(format!("{link_type}.pcapng"));
-        let mut writer = Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &Section::default());
-        writer.add_interface(&Interface { link_type: LinkType(link_type), ..Interface::default() }).unwrap();
+        let mut writer =
+            Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &Section::default());
+        writer
+            .add_interface(&Interface { link_type: LinkType(link_type), ..Interface::default() })
+            .unwrap();
         for last in [2, 3, 2, 2] {
             let data = [header, &udp([10, 0, 0, 1], [10, 0, 0, last])].concat();
             let timestamp = Some(Timestamp::from_unix_nanos(1_700_000_000_000_000_000));
             writer
-                .write(&Record { timestamp, wire_len: data.len() as u32, data: &data, ..Record::default() })
+                .write(&Record {
+                    timestamp,
+                    wire_len: data.len() as u32,
+                    data: &data,
+                    ..Record::default()
+                })
                 .unwrap();
         }
         writer.finish().unwrap();
         path
     };
-    let find = |path: &Path| wirecap(&["find", "--count", text(path), "--flow", "10.0.0.2:10.0.0.1.53"]);
+    let find =
+        |path: &Path| wirecap(&["find", "--count", text(path), "--flow", "10.0.0.2:10.0.0.1.53"]);
     for (link_type, header) in cases {
         let path = write(link_type, &header);
         for has_index in [false, true] {
@@ -222,7 +244,11 @@ fn a_flow_is_found_in_any_link_type_that_carries_ip_and_others_are_named() {
                 assert!(wirecap(&["index", text(&path)]).status.success());
             }
             let found = find(&path);
-            assert_eq!(String::from_utf8_lossy(&found.stdout).trim(), "3", "{link_type}, index: {has_index}");
+            assert_eq!(
+                String::from_utf8_lossy(&found.stdout).trim(),
+                "3",
+                "{link_type}, index: {has_index}"
+            );
         }
     }
     let usb = find(&write(189, &[0; 64]));

@@ -1,5 +1,5 @@
-//! The ledger covers the whole path of a packet, losses are reported when they happen, and the command prints
-//! its ledger no matter what ends it.
+//! The ledger covers the whole path of a packet, losses are reported when they happen, and the
+//! command prints its ledger no matter what ends it.
 
 mod recording;
 
@@ -42,7 +42,9 @@ fn signals_within_a_second_are_one_and_sigusr_does_not_kill() {
     for round in 0..5 {
         let running = bed.capture(&["count", "-i", "a1", "-R", "16", "--json"]);
         bed.generator().send(&[Load::new(0, 100)]).unwrap();
-        for signal in [Signal::USR2, Signal::USR1, Signal::TERM, Signal::TERM, Signal::TERM, Signal::INT] {
+        for signal in
+            [Signal::USR2, Signal::USR1, Signal::TERM, Signal::TERM, Signal::TERM, Signal::INT]
+        {
             running.signal(signal);
             // Like timeout(1): first to the process, then to its group.
             thread::sleep(Duration::from_millis(round));
@@ -78,9 +80,10 @@ fn every_command_prints_its_ledger_under_timeout() {
     }
     let bed = Bed::new(1);
     for command in ["count", "handle"] {
-        // timeout(1) sends the signal to the command and then to its own process group, to which the command
-        // belongs.
-        let script = format!("timeout 1 {WIRECAP} {command} -i a1 -R 16 --json; echo status $? >&2");
+        // timeout(1) sends the signal to the command and then to its own process group, to which
+        // the command belongs.
+        let script =
+            format!("timeout 1 {WIRECAP} {command} -i a1 -R 16 --json; echo status $? >&2");
         let running = self::script(&bed, &script);
         bed.generator().send(&[Load::new(0, 100)]).unwrap();
         let finished = running.finish();
@@ -107,10 +110,10 @@ fn count_writes_into_a_pipe_and_ends_with_its_reader() {
     assert_eq!(text.lines().filter(|line| line.contains(" packets, ")).count(), 2, "{text}");
     said(&finished, &["lossless: yes"]);
     // The capture ends in time although the reader reads nothing.
-    let mut unread = bed.start(
-        Command::new("sh")
-            .args(["-c", &format!("{WIRECAP} count -i a1 -R 16 --interval 1ms --duration 2s | sleep 5")]),
-    );
+    let mut unread = bed.start(Command::new("sh").args([
+        "-c",
+        &format!("{WIRECAP} count -i a1 -R 16 --interval 1ms --duration 2s | sleep 5"),
+    ]));
     unread.wait_for("capturing");
     unread.wait_for("lossless: yes");
     unread.finish();
@@ -124,8 +127,9 @@ fn a_file_size_limit_ends_the_capture_with_its_ledger() {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
     let file = path(&directory, "file");
-    let command =
-        format!("ulimit -f 1000; {WIRECAP} capture -i a1 -M 64 -R 512 -w {file} --json; echo status $? >&2");
+    let command = format!(
+        "ulimit -f 1000; {WIRECAP} capture -i a1 -M 64 -R 512 -w {file} --json; echo status $? >&2"
+    );
     let running = script(&bed, &command);
     bed.generator().send(&[Load::new(0, 20_000)]).unwrap();
     let finished = running.finish();
@@ -136,10 +140,11 @@ fn a_file_size_limit_ends_the_capture_with_its_ledger() {
     assert_eq!(ledger["recorded"]["in_file"], lines.len(), "{ledger}");
 }
 
-/// Records to a disk of this size that is visible only to the command. At the end, the exit status is printed
-/// on standard error, and the file is copied to the returned path.
+/// Records to a disk of this size that is visible only to the command. At the end, the exit status
+/// is printed on standard error, and the file is copied to the returned path.
 fn capture_on_disk(bed: &Bed, directory: &TempDir, size: &str, options: &str) -> (Running, String) {
-    let (disk, kept) = (path(directory, "disk"), path(directory, "kept"));
+    let disk = path(directory, "disk");
+    let kept = path(directory, "kept");
     let command = format!(
         "mkdir {disk} && mount -t tmpfs -o size={size} full {disk} && {WIRECAP} capture -i a1 -M 64 -R 512 {options} \
          -w {disk}/file --json; echo status $? >&2; cp {disk}/file {kept}"
@@ -207,9 +212,16 @@ fn a_file_removed_while_it_is_written_is_not_counted_as_recorded() {
     fs::remove_file(&file).unwrap();
     let finished = running.interrupt();
     assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
-    said(&finished, &["removed by another process", "lossless: no (100 packets lost: 100 not recorded)"]);
+    said(
+        &finished,
+        &["removed by another process", "lossless: no (100 packets lost: 100 not recorded)"],
+    );
     let ledger = finished.ledger();
-    assert_eq!((&ledger["delivered"], &ledger["recorded"]["in_file"]), (&100.into(), &0.into()), "{ledger}");
+    assert_eq!(
+        (&ledger["delivered"], &ledger["recorded"]["in_file"]),
+        (&100.into(), &0.into()),
+        "{ledger}"
+    );
 }
 
 /// A number in the ledger's format.
@@ -217,7 +229,8 @@ fn grouped(count: u64) -> String {
     wirecap::grouped(count)
 }
 
-/// The number of packets of 60 bytes in the first bytes of a pcap file, without an incomplete one at the end.
+/// The number of packets of 60 bytes in the first bytes of a pcap file, without an incomplete one
+/// at the end.
 fn packets_of_60_bytes(pcap: &[u8]) -> u64 {
     (pcap.len().saturating_sub(24) / (16 + 60)) as u64
 }
@@ -229,7 +242,8 @@ fn packets_that_the_reader_of_a_pipe_did_not_read_are_not_in_the_file() {
     }
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
-    let (fifo, json) = (path(&directory, "fifo"), path(&directory, "json"));
+    let fifo = path(&directory, "fifo");
+    let json = path(&directory, "json");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let command = format!(
         "{WIRECAP} capture -i a1 -M 64 -R 512 --format pcap -w {fifo} --json > {json}; echo status $? >&2"
@@ -246,7 +260,8 @@ fn packets_that_the_reader_of_a_pipe_did_not_read_are_not_in_the_file() {
     run.stop().unwrap();
     // A reader that has enough packets is no loss.
     said(&finished, &["status 0", "its reader closed it and left"]);
-    let ledger: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let ledger: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     let recorded = &ledger["recorded"];
     let in_file = packets_of_60_bytes(&read);
     assert_eq!(recorded["in_file"], in_file, "{ledger}");
@@ -272,7 +287,11 @@ fn a_named_pipe_without_a_reader_ends_with_a_ledger() {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     said(&finished, &["no process opened the named pipe"]);
     let ledger = finished.ledger();
-    assert_eq!((&ledger["delivered"], &ledger["recorded"]["in_file"]), (&100.into(), &0.into()), "{ledger}");
+    assert_eq!(
+        (&ledger["delivered"], &ledger["recorded"]["in_file"]),
+        (&100.into(), &0.into()),
+        "{ledger}"
+    );
 }
 
 #[test]
@@ -304,8 +323,8 @@ fn the_merge_window_is_written_when_an_interface_is_removed() {
         }
         sender.flush().unwrap();
     }
-    // Both rings have packets in the merge window. No packet can be written before the other ring is known to
-    // be empty.
+    // Both rings have packets in the merge window. No packet can be written before the other ring
+    // is known to be empty.
     let removal = bed.sender.run_in(|| Command::new("ip").args(["link", "delete", "a0"]).status());
     assert!(removal.unwrap().unwrap().success());
     let finished = running.finish();
@@ -332,9 +351,13 @@ fn loss_is_reported_while_it_happens_and_a_slow_reader_is_named() {
     running.wait_for("waiting for a reader of");
     let mut reader = BufReader::new(File::open(&fifo).unwrap());
     let mut generator = bed.generator();
-    // The pool holds 200 ms of it, so a busy machine alone causes no loss. The reader does not read at this time.
+    // The pool holds 200 ms of it, so a busy machine alone causes no loss. The reader does not read
+    // at this time.
     let run = generator.start(&[Load::endless(0).per_second(5000)]).unwrap();
-    running.wait_for_all(&["warning: a1@0 is losing packets", &format!("warning: {fifo} accepts no data")]);
+    running.wait_for_all(&[
+        "warning: a1@0 is losing packets",
+        &format!("warning: {fifo} accepts no data"),
+    ]);
     let draining = thread::spawn(move || {
         let mut bytes = 0;
         while let Ok(more) = reader.fill_buf().map(<[u8]>::len) {
@@ -346,7 +369,8 @@ fn loss_is_reported_while_it_happens_and_a_slow_reader_is_named() {
         }
         bytes
     });
-    running.wait_for_all(&[&format!("{fifo} accepts data again"), "a1@0 has stopped losing packets"]);
+    running
+        .wait_for_all(&[&format!("{fifo} accepts data again"), "a1@0 has stopped losing packets"]);
     let sent: u64 = run.stop().unwrap().iter().map(|sent| sent.frames).sum();
     let finished = running.interrupt();
     assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
@@ -357,7 +381,8 @@ fn loss_is_reported_while_it_happens_and_a_slow_reader_is_named() {
     assert_eq!(ledger["recorded"]["in_file"], ((bytes - 24) / 76) as u64, "{ledger}");
 }
 
-/// Sends packets at a low rate while the capture is stopped. Returns the number of packets, and the ledger.
+/// Sends packets at a low rate while the capture is stopped. Returns the number of packets, and the
+/// ledger.
 fn stalled(buffer: &str, pause: Duration) -> (u64, serde_json::Value) {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
@@ -365,7 +390,8 @@ fn stalled(buffer: &str, pause: Duration) -> (u64, serde_json::Value) {
     let options = ["--engine", "packet", "--buffer", buffer, "--json"];
     let running = bed.capture(&[&["capture", "-i", "a1", "-w", &file][..], &options].concat());
     let mut generator = bed.generator();
-    let _pass = bed.receiver.run_in(|| wirecap_testbed::pass_program(&bed.pair.receiver)).unwrap().unwrap();
+    let _pass =
+        bed.receiver.run_in(|| wirecap_testbed::pass_program(&bed.pair.receiver)).unwrap().unwrap();
     let run = generator.start(&[Load::endless(0).per_second(200)]).unwrap();
     thread::sleep(Duration::from_secs(1));
     running.signal(Signal::STOP);

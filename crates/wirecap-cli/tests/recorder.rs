@@ -1,5 +1,5 @@
-//! Recordings with several files on real veth pairs: the contents of the files together, signals, restarts, a
-//! slow disk.
+//! Recordings with several files on real veth pairs: the contents of the files together, signals,
+//! restarts, a slow disk.
 
 mod recording;
 
@@ -13,10 +13,12 @@ use recording::{Bed, Finished, Running, WIRECAP, tcpdump};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap::savefile::Reader;
-use wirecap_testbed::{Generator, Load, Sizes, Traffic, pass_program, privileged, wait_until, write_program};
+use wirecap_testbed::{
+    Generator, Load, Sizes, Traffic, pass_program, privileged, wait_until, write_program,
+};
 
-/// Options for a pool that has room for all packets of a test, so that the result does not depend on the
-/// machine's speed.
+/// Options for a pool that has room for all packets of a test, so that the result does not depend
+/// on the machine's speed.
 const DEEP: [&str; 5] = ["-M", "64", "-R", "1024", "--json"];
 
 fn start(bed: &Bed, file: &Path, more: &[&str]) -> Running {
@@ -33,12 +35,16 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn names(directory: &Path) -> Vec<String> {
-    files(directory).iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+    files(directory)
+        .iter()
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect()
 }
 
 /// The data of a file's packets.
 fn packets(file: &Path) -> Vec<Vec<u8>> {
-    let mut reader = Reader::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut reader =
+        Reader::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let mut packets = Vec::new();
     while let Some(record) = reader.next_record().unwrap() {
         packets.push(record.data.to_vec());
@@ -82,12 +88,17 @@ fn the_files_together_have_every_sent_packet_and_none_exceeds_the_limit() {
     let expected: Vec<Vec<u8>> = (0..20_000)
         .map(|sequence| bed.traffic().frame(wirecap_testbed::Stamp { queue: 0, sequence }))
         .collect();
-    for (name, compressed) in
-        [("t-%i.pcapng", false), ("t-%i.pcap", false), ("t-%i.pcapng.zst", true), ("t-%i.pcap.gz", true)]
-    {
+    for (name, compressed) in [
+        ("t-%i.pcapng", false),
+        ("t-%i.pcap", false),
+        ("t-%i.pcapng.zst", true),
+        ("t-%i.pcap.gz", true),
+    ] {
         let folder = TempDir::new().unwrap();
         let running = start(&bed, &folder.path().join(name), &["--file-size", "100K"]);
-        wait_until("the first file is there before its first packet", || names(folder.path()).len() == 1);
+        wait_until("the first file is there before its first packet", || {
+            names(folder.path()).len() == 1
+        });
         bed.generator().send(&[Load::new(0, 20_000)]).unwrap();
         let finished = running.interrupt();
         assert_recorded(&finished, 20_000);
@@ -120,9 +131,13 @@ fn a_file_per_second_has_the_packets_of_that_second() {
     }
     let second = |nanos: u64| nanos / 1_000_000_000;
     for engine in ["packet", "xdp"] {
-        let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
-        let running =
-            start(&bed, &folder.path().join("t-%i.pcap"), &["--engine", engine, "--file-time", "1s"]);
+        let bed = Bed::new(1);
+        let folder = TempDir::new().unwrap();
+        let running = start(
+            &bed,
+            &folder.path().join("t-%i.pcap"),
+            &["--engine", engine, "--file-time", "1s"],
+        );
         let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
         let mut generator = bed.generator();
         let begun = Instant::now();
@@ -131,7 +146,8 @@ fn a_file_per_second_has_the_packets_of_that_second() {
             std::thread::sleep(Duration::from_millis(50));
         }
         running.interrupt().assert_success();
-        let mut times: Vec<Vec<u64>> = files(folder.path()).iter().map(|file| times(file)).collect();
+        let mut times: Vec<Vec<u64>> =
+            files(folder.path()).iter().map(|file| times(file)).collect();
         // The first file begins with the capture, perhaps at the end of a second.
         times.retain(|times| !times.is_empty());
         let seconds: Vec<u64> = times.iter().map(|times| second(times[0])).collect();
@@ -171,9 +187,13 @@ fn reports_name_files_that_exist() {
             assert_eq!(names, [expected]);
         }
         let to = finished.ledger()["recorded"]["to"].as_str().unwrap().to_owned();
-        let said: Vec<&str> = to.split(" ... ").map(|path| path.rsplit('/').next().unwrap()).collect();
-        let ends =
-            if names.len() == 1 { vec![&*names[0]] } else { vec![&*names[0], &names[names.len() - 1]] };
+        let said: Vec<&str> =
+            to.split(" ... ").map(|path| path.rsplit('/').next().unwrap()).collect();
+        let ends = if names.len() == 1 {
+            vec![&*names[0]]
+        } else {
+            vec![&*names[0], &names[names.len() - 1]]
+        };
         assert_eq!(said, ends, "{more:?}: {}", finished.stderr);
         assert!(finished.stderr.contains(&format!("to {to}")), "{}", finished.stderr);
     }
@@ -184,7 +204,8 @@ fn sighup_starts_the_next_file_and_the_capture_continues() {
     if !privileged() {
         return;
     }
-    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
     let running = start(&bed, &folder.path().join("t-%i.pcap"), &["--file-size", "1G"]);
     for round in 1..=3_usize {
         bed.generator().send(&[Load::new(0, 100)]).unwrap();
@@ -208,15 +229,18 @@ fn budgets_and_sequence_continue_after_a_restart() {
     if !privileged() {
         return;
     }
-    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
     let pattern = folder.path().join("t-%i.pcap");
     for round in 0..3 {
         let running = start(&bed, &pattern, &["--file-packets", "10", "--keep-files", "4"]);
         bed.generator().send(&[Load::new(0, 25)]).unwrap();
         assert_recorded(&running.interrupt(), 25);
         let last: usize = 3 * (round + 1);
-        let expected: Vec<String> =
-            (1..=last).skip(last.saturating_sub(4)).map(|number| format!("t-{number:05}.pcap")).collect();
+        let expected: Vec<String> = (1..=last)
+            .skip(last.saturating_sub(4))
+            .map(|number| format!("t-{number:05}.pcap"))
+            .collect();
         assert_eq!(names(folder.path()), expected);
     }
 }
@@ -259,11 +283,14 @@ fn a_command_is_run_for_each_complete_file() {
     if !privileged() {
         return;
     }
-    let (bed, folder, copies) = (Bed::new(1), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
+    let copies = TempDir::new().unwrap();
     let script = folder.path().join("copy");
     write_program(&script, &format!("#!/bin/sh\ncp \"$1\" {}\n", copies.path().display()));
     let command = script.to_str().unwrap();
-    let running = start(&bed, &folder.path().join("t-%i.pcap"), &["--file-packets", "100", "-z", command]);
+    let running =
+        start(&bed, &folder.path().join("t-%i.pcap"), &["--file-packets", "100", "-z", command]);
     bed.generator().send(&[Load::new(0, 950)]).unwrap();
     assert_recorded(&running.interrupt(), 950);
     assert_eq!(all_packets(copies.path()).len(), 950);
@@ -274,11 +301,17 @@ fn a_descriptor_gets_the_path_of_each_complete_file() {
     if !privileged() {
         return;
     }
-    let (bed, folder, elsewhere) = (Bed::new(1), TempDir::new().unwrap(), TempDir::new().unwrap());
-    let (list, file) = (elsewhere.path().join("list"), folder.path().join("t-%i.pcap"));
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
+    let elsewhere = TempDir::new().unwrap();
+    let list = elsewhere.path().join("list");
+    let file = folder.path().join("t-%i.pcap");
     let shell = |descriptor: &str| {
         let mut command = Command::new("sh");
-        command.args(["-c", "exec \"$@\" 3>\"$0\""]).arg(&list).args([WIRECAP, "capture", "-i", "a1", "-w"]);
+        command
+            .args(["-c", "exec \"$@\" 3>\"$0\""])
+            .arg(&list)
+            .args([WIRECAP, "capture", "-i", "a1", "-w"]);
         command.arg(&file).args(["--file-packets", "100", "--announce-fd", descriptor]).args(DEEP);
         command
     };
@@ -286,7 +319,8 @@ fn a_descriptor_gets_the_path_of_each_complete_file() {
     running.wait_for("capturing");
     bed.generator().send(&[Load::new(0, 950)]).unwrap();
     assert_recorded(&running.interrupt(), 950);
-    let announced: Vec<PathBuf> = fs::read_to_string(&list).unwrap().lines().map(PathBuf::from).collect();
+    let announced: Vec<PathBuf> =
+        fs::read_to_string(&list).unwrap().lines().map(PathBuf::from).collect();
     assert_eq!((announced.len(), announced), (10, files(folder.path())));
     bed.run(&mut shell("77")).assert_refused(1, &["file descriptor 77"]);
 }
@@ -296,7 +330,8 @@ fn two_captures_do_not_write_to_the_same_file_or_set() {
     if !privileged() {
         return;
     }
-    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
     for (name, more) in [("one.pcapng", &["--force"][..]), ("t-%i.pcap", &["--file-size", "1G"])] {
         let file = folder.path().join(name);
         let running = start(&bed, &file, more);
@@ -305,9 +340,15 @@ fn two_captures_do_not_write_to_the_same_file_or_set() {
             names(folder.path()).iter().any(|found| found[..2] == name[..2])
         });
         let path = file.to_str().unwrap();
-        let second = bed.run(Command::new(WIRECAP).args(
-            [&["capture", "-i", "a1", "--engine", "packet", "-w", path, "--duration", "1s"], more].concat(),
-        ));
+        let second = bed.run(
+            Command::new(WIRECAP).args(
+                [
+                    &["capture", "-i", "a1", "--engine", "packet", "-w", path, "--duration", "1s"],
+                    more,
+                ]
+                .concat(),
+            ),
+        );
         second.assert_refused(1, &["another process is writing"]);
         bed.generator().send(&[Load::new(0, 100)]).unwrap();
         assert_recorded(&running.interrupt(), 100);
@@ -315,8 +356,8 @@ fn two_captures_do_not_write_to_the_same_file_or_set() {
     assert_eq!(all_packets(folder.path()).len(), 200);
 }
 
-/// A library that delays the first large write of a process until the file `STALLED_UNTIL` exists, for at
-/// most a minute.
+/// A library that delays the first large write of a process until the file `STALLED_UNTIL` exists,
+/// for at most a minute.
 const STALL: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -344,10 +385,15 @@ ssize_t writev(int fd, const struct iovec *parts, int count) {
 "#;
 
 fn stalling(folder: &TempDir) -> PathBuf {
-    let (source, library) = (folder.path().join("stall.c"), folder.path().join("stall.so"));
+    let source = folder.path().join("stall.c");
+    let library = folder.path().join("stall.so");
     fs::write(&source, STALL).unwrap();
-    let compiled =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg("-ldl").status();
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .arg("-ldl")
+        .status();
     assert!(compiled.expect("a C compiler is installed by `make test`").success());
     library
 }
@@ -357,10 +403,11 @@ fn a_stalled_disk_costs_no_packets_while_the_pool_has_room_and_is_then_reported_
     if !privileged() {
         return;
     }
-    let (bed, tools) = (Bed::new(1), TempDir::new().unwrap());
+    let bed = Bed::new(1);
+    let tools = TempDir::new().unwrap();
     let library = stalling(&tools);
-    // Before packets wait in the pool, of which seven eighths may be used, 12 pages of 1 MiB are filled, each
-    // with 13,797 short packets or 689 long ones.
+    // Before packets wait in the pool, of which seven eighths may be used, 12 pages of 1 MiB are
+    // filled, each with 13,797 short packets or 689 long ones.
     let cases = [
         ("xdp", "2048", 60, 280_000, 56_000, true),
         ("packet", "2048", 1514, 100_000, 40_000, true),
@@ -368,12 +415,15 @@ fn a_stalled_disk_costs_no_packets_while_the_pool_has_room_and_is_then_reported_
     ];
     for (engine, chunks, bytes, sent, rate, is_deep) in cases {
         let folder = TempDir::new().unwrap();
-        let (file, end_of_stall) = (folder.path().join("t.pcap"), folder.path().join("end-of-stall"));
+        let file = folder.path().join("t.pcap");
+        let end_of_stall = folder.path().join("end-of-stall");
         let mut running = bed.start(
             Command::new(WIRECAP)
                 .env("LD_PRELOAD", &library)
                 .env("STALLED_UNTIL", &end_of_stall)
-                .args(["capture", "-i", "a1", "--engine", engine, "--json", "-M", "64", "-R", chunks])
+                .args([
+                    "capture", "-i", "a1", "--engine", engine, "--json", "-M", "64", "-R", chunks,
+                ])
                 .args(["--sync", "none"])
                 .args(["-w", file.to_str().unwrap()]),
         );
@@ -391,7 +441,8 @@ fn a_stalled_disk_costs_no_packets_while_the_pool_has_room_and_is_then_reported_
         fs::write(end_of_stall, "").unwrap();
         let finished = running.interrupt();
         let ledger = finished.ledger();
-        let (dropped, recorded) = (&ledger["dropped"], &ledger["recorded"]);
+        let dropped = &ledger["dropped"];
+        let recorded = &ledger["recorded"];
         let count = |value: &serde_json::Value| value.as_u64().unwrap();
         let in_file = count(&recorded["in_file"]);
         assert_eq!(packets(&file).len() as u64, in_file);

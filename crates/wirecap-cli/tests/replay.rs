@@ -14,7 +14,9 @@ use wirecap::savefile::{FileSink, Format, Interface, LinkType, Reader, Record, S
 use wirecap_send::play::{Batch, Source};
 use wirecap_send::recording::queue_of;
 use wirecap_send::traffic::{Frames, HashKey, Model, Pattern, Rss};
-use wirecap_testbed::{Counters, Sizes, drop_program, loss_lock, own_traces, privileged, traces, wait_until};
+use wirecap_testbed::{
+    Counters, Sizes, drop_program, loss_lock, own_traces, privileged, traces, wait_until,
+};
 
 /// Runs `replay` on `a0` with this file and these arguments, separated by blanks.
 fn replay(bed: &Bed, file: &Path, arguments: &str) -> Finished {
@@ -36,7 +38,8 @@ impl Recorded {
         model = Model { packets: frames, per_second: 20_000, ..model };
         let mut source =
             Frames::new(model.stream(), Rss::new(HashKey::Standard, 1), [2; 6], [4; 6], u64::MAX);
-        let (mut frames, mut batch) = (Vec::new(), Batch::default());
+        let mut frames = Vec::new();
+        let mut batch = Batch::default();
         loop {
             batch.clear();
             source.fill(&mut batch);
@@ -57,12 +60,15 @@ impl Recorded {
 
 /// Writes these frames with their times.
 fn write(path: &Path, link_type: LinkType, frames: &[(Vec<u8>, u64)]) {
-    let mut writer = Writer::new(FileSink::replace(path).unwrap(), Format::Pcap, &Section::default());
+    let mut writer =
+        Writer::new(FileSink::replace(path).unwrap(), Format::Pcap, &Section::default());
     let interface = writer.add_interface(&Interface { link_type, ..Interface::default() }).unwrap();
     for (data, time_ns) in frames {
         let timestamp = Some(Timestamp::from_unix_nanos(*time_ns));
         let wire_len = data.len() as u32;
-        writer.write(&Record { interface, timestamp, wire_len, data, ..Record::default() }).unwrap();
+        writer
+            .write(&Record { interface, timestamp, wire_len, data, ..Record::default() })
+            .unwrap();
     }
     writer.finish().unwrap();
 }
@@ -77,7 +83,8 @@ fn replayed_frames_arrive_unchanged_in_order_at_any_pace() {
         return;
     }
     let _lock = loss_lock().unwrap();
-    let (bed, file) = (Bed::new(1), Recorded::new(3000));
+    let bed = Bed::new(1);
+    let file = Recorded::new(3000);
     for pace in ["", "-x 2.5", "--rate 40kpps", "--rate 200Mbps", "--rate 20k --via kernel"] {
         let mut json = serde_json::Value::Null;
         let (packets, ledger) =
@@ -95,7 +102,8 @@ fn a_replay_that_was_stopped_reports_how_late_its_frames_were() {
     if !privileged() {
         return;
     }
-    let (bed, file) = (Bed::new(1), Recorded::new(3000));
+    let bed = Bed::new(1);
+    let file = Recorded::new(3000);
     let _receiving = drop_program(&bed.pair.receiver).unwrap();
     let mut counters = Counters::of(bed.sender()).unwrap();
     let path = file.path();
@@ -113,10 +121,15 @@ fn a_replay_that_was_stopped_reports_how_late_its_frames_were() {
     let stopped_us = before.elapsed().as_secs_f64() * 1e6;
     running.signal("-CONT");
     let json = running.finish().json();
-    assert_eq!((&json["frames"], &json["counted_by_interface"]), (&3000.into(), &3000.into()), "{json}");
+    assert_eq!(
+        (&json["frames"], &json["counted_by_interface"]),
+        (&3000.into(), &3000.into()),
+        "{json}"
+    );
     let late = |key: &str| json["lateness_us"][key].as_f64().unwrap();
-    // A frame is due every millisecond. The first ones due meanwhile were late by the whole time, and more than one in a
-    // hundred of all frames by the time without 32 ms. The counts of the histogram have three digits.
+    // A frame is due every millisecond. The first ones due meanwhile were late by the whole time,
+    // and more than one in a hundred of all frames by the time without 32 ms. The counts of the
+    // histogram have three digits.
     assert!(late("max") >= (stopped_us - 1e3) * 0.999, "{stopped_us} {json}");
     assert!(late("percentile_99") >= (stopped_us - 32e3) * 0.999, "{stopped_us} {json}");
     assert!(late("max") <= json["duration_s"].as_f64().unwrap() * 1e6 * 1.001, "{json}");
@@ -127,7 +140,8 @@ fn no_pace_is_faster_than_requested() {
     if !privileged() {
         return;
     }
-    let (bed, file) = (Bed::new(1), Recorded::new(2000));
+    let bed = Bed::new(1);
+    let file = Recorded::new(2000);
     let _receiving = drop_program(&bed.pair.receiver).unwrap();
     let bits = file.frames.iter().map(Vec::len).sum::<usize>() as f64 * 8.0;
     let recorded_s = |path: &Path| {
@@ -157,7 +171,8 @@ fn at_top_speed_every_frame_is_handed_to_the_interface() {
     if !privileged() {
         return;
     }
-    let (bed, file) = (Bed::new(1), Recorded::new(5000));
+    let bed = Bed::new(1);
+    let file = Recorded::new(5000);
     let sent = |options: &str, via: &str| {
         let mut counters = Counters::of(bed.sender()).unwrap();
         let json = replay(&bed, &file.path(), &format!("--top --loop 20 --json {options}")).json();
@@ -180,13 +195,16 @@ fn flows_arrive_on_the_queues_that_rss_selects() {
         return;
     }
     let _lock = loss_lock().unwrap();
-    let (bed, file) = (Bed::new(4), Recorded::new(2000));
+    let bed = Bed::new(4);
+    let file = Recorded::new(2000);
     for (key, hash_key) in [("standard", HashKey::Standard), ("symmetric", HashKey::Symmetric)] {
         let mut json = serde_json::Value::Null;
         let options = format!("--queues 4 --key {key} --loop 3 --rewrite --rate 20k --json");
-        let (packets, ledger) = arriving(&bed, || json = replay(&bed, &file.path(), &options).json());
+        let (packets, ledger) =
+            arriving(&bed, || json = replay(&bed, &file.path(), &options).json());
         assert!(ledger.is_lossless() && packets.len() == 6000, "{ledger}");
-        let (rss, mut arrived) = (Rss::new(hash_key, 4), [0_u64; 4]);
+        let rss = Rss::new(hash_key, 4);
+        let mut arrived = [0_u64; 4];
         for (queue, packet) in packets {
             assert_eq!(queue_of(&rss, &packet), queue);
             arrived[queue as usize] += 1;
@@ -207,10 +225,13 @@ fn rounds_with_changed_addresses_have_valid_checksums() {
     let _lock = loss_lock().unwrap();
     let bed = Bed::new(1);
     let directory = tempfile::tempdir().unwrap();
-    let (file, copy) = (directory.path().join("file"), directory.path().join("copy"));
+    let file = directory.path().join("file");
+    let copy = directory.path().join("copy");
     // TCP and UDP over IPv4 and IPv6, as hosts send them.
-    let frames: Vec<_> =
-        ["45000028000100004006000000000000", "6000000000140640"].into_iter().flat_map(ip_frames).collect();
+    let frames: Vec<_> = ["45000028000100004006000000000000", "6000000000140640"]
+        .into_iter()
+        .flat_map(ip_frames)
+        .collect();
     let timed: Vec<_> = frames.into_iter().zip((0..).step_by(100_000)).collect();
     write(&file, LinkType::ETHERNET, &timed);
     let (packets, ledger) = arriving(&bed, || {
@@ -220,16 +241,18 @@ fn rounds_with_changed_addresses_have_valid_checksums() {
     let arrived: Vec<_> = bytes(packets).into_iter().zip((0..).step_by(1000)).collect();
     assert_eq!(arrived.len(), timed.len() * 50);
     write(&copy, LinkType::ETHERNET, &arrived);
-    let output =
-        Command::new("tcpdump").args(["-vvnr", copy.to_str().unwrap()]).stderr(Stdio::null()).output();
+    let output = Command::new("tcpdump")
+        .args(["-vvnr", copy.to_str().unwrap()])
+        .stderr(Stdio::null())
+        .output();
     let text = String::from_utf8(output.unwrap().stdout).unwrap();
     let right = text.matches("(correct)").count() + text.matches("[udp sum ok]").count();
     assert_eq!(right, arrived.len(), "{text:.2000}");
     assert!(!text.contains("bad") && !text.contains("incorrect"), "{text:.2000}");
 }
 
-/// A TCP segment and a UDP datagram without payload after this beginning of an IP header, in which the
-/// protocol is TCP.
+/// A TCP segment and a UDP datagram without payload after this beginning of an IP header, in which
+/// the protocol is TCP.
 fn ip_frames(beginning: &str) -> [Vec<u8>; 2] {
     let beginning: Vec<u8> = (0..beginning.len())
         .step_by(2)
@@ -253,9 +276,11 @@ fn ip_frames(beginning: &str) -> [Vec<u8>; 2] {
         } else {
             ip[5] = transport_bytes as u8;
             ip[6] = protocol;
-            [&[0x20, 1, 0xd, 0xb8][..], &[0; 11], &[1], &[0x20, 1, 0xd, 0xb8], &[0; 11], &[2]].concat()
+            [&[0x20, 1, 0xd, 0xb8][..], &[0; 11], &[1], &[0x20, 1, 0xd, 0xb8], &[0; 11], &[2]]
+                .concat()
         };
-        let pseudo_header = [&addresses[..], &[0, protocol], &transport_bytes.to_be_bytes()].concat();
+        let pseudo_header =
+            [&addresses[..], &[0, protocol], &transport_bytes.to_be_bytes()].concat();
         let checksum = checksum(&[&pseudo_header[..], &transport].concat());
         let at = if protocol == 6 { 16 } else { 6 };
         transport[at..at + 2].copy_from_slice(&checksum);
@@ -297,9 +322,13 @@ fn frames_that_cannot_be_sent_are_counted_by_reason() {
     let not_sent =
         (&json["not_sent"]["too_long"], &json["not_sent"]["too_short"], &json["not_sent"]["ended"]);
     assert_eq!(not_sent, (&2.into(), &1.into(), &0.into()), "{json}");
-    assert!(finished.stderr.contains("2 packets, longer than the interface's MTU"), "{finished:#?}");
+    assert!(
+        finished.stderr.contains("2 packets, longer than the interface's MTU"),
+        "{finished:#?}"
+    );
     write(&file, LinkType(147), &frames.map(|frame| (frame, 0)));
-    replay(&bed, &file, "").refused(1, &["5 packets, neither Ethernet nor bare IP", "none of the 5 packets"]);
+    replay(&bed, &file, "")
+        .refused(1, &["5 packets, neither Ethernet nor bare IP", "none of the 5 packets"]);
 }
 
 #[test]
@@ -307,11 +336,13 @@ fn a_truncated_savefile_is_sent_up_to_its_last_packet() {
     if !privileged() {
         return;
     }
-    let (bed, file) = (Bed::new(1), Recorded::new(100));
+    let bed = Bed::new(1);
+    let file = Recorded::new(100);
     let mut counters = Counters::of(bed.sender()).unwrap();
     let whole = fs::read(file.path()).unwrap();
     fs::write(file.path(), &whole[..whole.len() - 1]).unwrap();
-    replay(&bed, &file.path(), "").refused(1, &["sent 99 frames", "the savefile ends inside a packet"]);
+    replay(&bed, &file.path(), "")
+        .refused(1, &["sent 99 frames", "the savefile ends inside a packet"]);
     assert_eq!(counters.since_start().unwrap().handed_over(), 99);
 }
 
@@ -320,11 +351,16 @@ fn ctrl_c_a_count_or_a_time_ends_sending_with_a_report() {
     if !privileged() {
         return;
     }
-    let (bed, file) = (Bed::new(1), Recorded::new(1000));
+    let bed = Bed::new(1);
+    let file = Recorded::new(1000);
     let _receiving = drop_program(&bed.pair.receiver).unwrap();
     let accounted = |json: &serde_json::Value, counters: &mut Counters| {
-        let not_sent =
-            json["not_sent"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum::<u64>();
+        let not_sent = json["not_sent"]
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|n| n.as_u64().unwrap())
+            .sum::<u64>();
         assert_eq!(json["packets"], json["frames"].as_u64().unwrap() + not_sent, "{json}");
         assert_eq!(json["frames"], counters.since_start().unwrap().handed_over(), "{json}");
     };
@@ -351,7 +387,8 @@ fn invalid_arguments_are_rejected_and_nothing_is_sent() {
     if !privileged() {
         return;
     }
-    let (bed, file) = (Bed::new(2), Recorded::new(10));
+    let bed = Bed::new(2);
+    let file = Recorded::new(10);
     let mut counters = Counters::of(bed.sender()).unwrap();
     let cases: [(&str, i32, &[&str]); 15] = [
         ("--key symmetric", 2, &["--queues"]),
@@ -390,14 +427,18 @@ fn a_removed_interface_ends_sending_with_a_report() {
     if !privileged() {
         return;
     }
-    for (action, said) in [(&["link", "del", "a0"][..], "a0"), (&["link", "set", "a0", "down"], "down")] {
+    for (action, said) in
+        [(&["link", "del", "a0"][..], "a0"), (&["link", "set", "a0", "down"], "down")]
+    {
         for options in ["--rate 2k", "--top --via xdp", "--top --via kernel"] {
-            let (bed, file) = (Bed::new(1), Recorded::new(1000));
+            let bed = Bed::new(1);
+            let file = Recorded::new(1000);
             let receiving = drop_program(&bed.pair.receiver).unwrap();
             let mut counters = Counters::of(bed.sender()).unwrap();
             let path = file.path();
             let arguments = ["replay", path.to_str().unwrap(), "-i", "a0", "-l", "0", "--json"];
-            let arguments = arguments.into_iter().chain(options.split_whitespace()).collect::<Vec<_>>();
+            let arguments =
+                arguments.into_iter().chain(options.split_whitespace()).collect::<Vec<_>>();
             let running = start(&bed.near, &arguments);
             wait_until("frames are sent", || counters.since_start().unwrap().handed_over() > 0);
             let ip = || Command::new("ip").args(action).status();
@@ -419,7 +460,8 @@ fn a_pipe_is_read_like_a_file_but_only_once() {
     if !privileged() {
         return;
     }
-    let (bed, file) = (Bed::new(1), Recorded::new(3000));
+    let bed = Bed::new(1);
+    let file = Recorded::new(3000);
     let path = file.path();
     let send = |options: &str| {
         let mut cat = Command::new("cat").arg(&path).stdout(Stdio::piped()).spawn().unwrap();
@@ -427,8 +469,8 @@ fn a_pipe_is_read_like_a_file_but_only_once() {
         command.args("replay /dev/stdin -i a0 --json".split(' ')).args(options.split_whitespace());
         command.stdin(cat.stdout.take().unwrap());
         let finished: Finished = bed.near.run_in(|| command.output()).unwrap().unwrap().into();
-        // The command may not have read everything; `cat` then ends when no process has the pipe open for
-        // reading.
+        // The command may not have read everything; `cat` then ends when no process has the pipe
+        // open for reading.
         drop(command);
         let _ = cat.wait();
         finished
@@ -446,7 +488,8 @@ fn a_warning_names_an_interface_that_the_host_uses() {
     if !privileged() {
         return;
     }
-    let (bed, file) = (Bed::new(1), Recorded::new(1));
+    let bed = Bed::new(1);
+    let file = Recorded::new(1);
     let quiet = replay(&bed, &file.path(), "");
     assert!(!quiet.stderr.contains("warning"), "{quiet:#?}");
     bed.sender().add_address("10.0.0.1/24").unwrap();
@@ -489,7 +532,8 @@ fn stored_traces_arrive_unchanged() {
     assert!(sent >= 10, "{sent} files");
 }
 
-/// The first frames of an Ethernet savefile that `a0` can send, with zeros in place of missing bytes.
+/// The first frames of an Ethernet savefile that `a0` can send, with zeros in place of missing
+/// bytes.
 fn sendable(path: &Path) -> Option<Vec<Vec<u8>>> {
     let mut reader = Reader::open(path).ok()?;
     if reader.interfaces().iter().any(|interface| interface.link_type != LinkType::ETHERNET) {

@@ -1,5 +1,6 @@
-//! Changes of a recording's rules over the control socket, by any member of its group: rules that the command line rejects, or that
-//! the recording cannot obey, change nothing, and an answer means that the client's own rules have taken effect.
+//! Changes of a recording's rules over the control socket, by any member of its group: rules that
+//! the command line rejects, or that the recording cannot obey, change nothing, and an answer means
+//! that the client's own rules have taken effect.
 
 #[path = "faults/disk.rs"]
 #[allow(dead_code, reason = "the disk only stalls")]
@@ -21,7 +22,8 @@ use wirecap_testbed::{Generator, Load, Sizes, Traffic, privileged, wait_until};
 /// A recording named `rec` with a pool for all packets of a test.
 fn record(desk: &Desk, file: &Path, more: &[&str]) -> Running {
     let file = file.to_str().unwrap();
-    let arguments = ["capture", "-i", "a1", "-M", "64", "-R", "512", "-w", file, "--name", "rec", "--json"];
+    let arguments =
+        ["capture", "-i", "a1", "-M", "64", "-R", "512", "-w", file, "--name", "rec", "--json"];
     desk.capture("rec", &[&arguments[..], &["-Z", "root"], more].concat())
 }
 
@@ -29,7 +31,9 @@ fn record(desk: &Desk, file: &Path, more: &[&str]) -> Running {
 fn send(desk: &Desk, sent: &mut u64, count: u64) {
     desk.bed.generator().send(&[Load::new(0, count)]).unwrap();
     *sent += count;
-    wait_until("the packets are in", || number(&desk.status("rec")["ledger"]["delivered"]) == *sent);
+    wait_until("the packets are in", || {
+        number(&desk.status("rec")["ledger"]["delivered"]) == *sent
+    });
 }
 
 fn reload(client: &mut Client, rules: &Value) -> Value {
@@ -43,7 +47,8 @@ fn packets(directory: &Path) -> Vec<usize> {
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "pcap"));
     paths.sort();
     let count = |path: &PathBuf| {
-        let (mut reader, mut count) = (Reader::open(path).unwrap(), 0);
+        let mut reader = Reader::open(path).unwrap();
+        let mut count = 0;
         while reader.next_record().unwrap().is_some() {
             count += 1;
         }
@@ -67,14 +72,19 @@ fn rules_that_the_command_line_rejects_are_rejected_and_change_nothing() {
         return;
     }
     let desk = Desk::new(1);
-    let running = record(&desk, &desk.directory.path().join("t-%i.pcap"), &["--file-packets", "20"]);
-    let (mut client, mut sent) = (desk.client("rec"), 0);
+    let running =
+        record(&desk, &desk.directory.path().join("t-%i.pcap"), &["--file-packets", "20"]);
+    let mut client = desk.client("rec");
+    let mut sent = 0;
     send(&desk, &mut sent, 70);
     for (rules, words) in [
         (json!({ "file_packets": 20, "keep_files": 0 }), "--keep-files must be at least 1"),
         (json!({ "keep_bytes": 1 }), "--keep-bytes must be at least 4M"),
         (json!({ "file_bytes": 0 }), "--file-size must be at least 1"),
-        (json!({ "file_period": [{ "secs": 0, "nanos": 0 }, true] }), "--file-time must be at least 1s"),
+        (
+            json!({ "file_period": [{ "secs": 0, "nanos": 0 }, true] }),
+            "--file-time must be at least 1s",
+        ),
         (json!({ "keep_files": 2 }), "a budget requires several files"),
         (json!({ "file_packets": 20, "keep_free": 1_u64 << 60 }), "free bytes cannot be kept"),
         (json!({}), "several files require"),
@@ -101,8 +111,11 @@ fn a_budget_without_room_for_the_file_that_is_being_written_is_rejected() {
     let traffic = Traffic { sizes: Sizes::fixed(1514), ..Traffic::to(&desk.bed.pair.receiver) };
     let mut generator = Generator::new(&desk.bed.pair.sender, &traffic).unwrap();
     generator.send(&[Load::new(0, 2_500)]).unwrap();
-    wait_until("the packets are in", || number(&desk.status("rec")["ledger"]["delivered"]) == 2_500);
-    let (mut client, rules) = (desk.client("rec"), json!({ "keep_bytes": 5 << 20, "file_bytes": 2 << 20 }));
+    wait_until("the packets are in", || {
+        number(&desk.status("rec")["ledger"]["delivered"]) == 2_500
+    });
+    let mut client = desk.client("rec");
+    let rules = json!({ "keep_bytes": 5 << 20, "file_bytes": 2 << 20 });
     let answer = reload(&mut client, &rules);
     assert!(
         answer["error"].as_str().is_some_and(|error| error.contains("that is being written")),
@@ -121,20 +134,22 @@ fn filter_and_rules_change_together_or_not_at_all() {
         return;
     }
     let desk = Desk::new(1);
-    let running = record(&desk, &desk.directory.path().join("t-%i.pcap"), &["--file-packets", "20", "udp"]);
-    let (mut client, mut sent) = (desk.client("rec"), 0);
+    let running =
+        record(&desk, &desk.directory.path().join("t-%i.pcap"), &["--file-packets", "20", "udp"]);
+    let mut client = desk.client("rec");
+    let mut sent = 0;
     for (expression, rules) in [
         ("udp and greater 1", json!({ "keep_bytes": 1 })),
         ("udp and greater 1", json!({ "file_packets": 5, "keep_free": 1_u64 << 60 })),
         ("no such filter", json!({ "file_packets": 5 })),
     ] {
-        let answer = client.ask(&json!({ "command": "reload", "expression": expression, "rules": rules }));
+        let answer =
+            client.ask(&json!({ "command": "reload", "expression": expression, "rules": rules }));
         assert_eq!(answer["ok"], false, "{expression} {rules}");
         assert_eq!(desk.status("rec")["interfaces"][0]["filter"], "udp");
     }
     send(&desk, &mut sent, 20);
-    let both =
-        json!({ "command": "reload", "expression": "udp and greater 1", "rules": { "file_packets": 5 } });
+    let both = json!({ "command": "reload", "expression": "udp and greater 1", "rules": { "file_packets": 5 } });
     assert_eq!(client.ask(&both)["ok"], true);
     assert_eq!(desk.status("rec")["interfaces"][0]["filter"], "udp and greater 1");
     send(&desk, &mut sent, 10);
@@ -148,7 +163,8 @@ fn a_hundred_reloads_from_eight_clients_are_all_applied_and_lose_no_packet() {
         return;
     }
     let desk = Desk::new(1);
-    let running = record(&desk, &desk.directory.path().join("t-%i.pcap"), &["--file-packets", "20"]);
+    let running =
+        record(&desk, &desk.directory.path().join("t-%i.pcap"), &["--file-packets", "20"]);
     let mut generator = desk.bed.generator();
     let run = generator.start(&[Load::new(0, 20_000).per_second(10_000)]).unwrap();
     thread::scope(|scope| {
@@ -159,7 +175,8 @@ fn a_hundred_reloads_from_eight_clients_are_all_applied_and_lose_no_packet() {
                 for number in 0..100 {
                     let rules = json!({ "file_packets": 500 + 100 * client + number });
                     let expression = format!("udp and greater {}", 1 + number % 50);
-                    let request = json!({ "command": "reload", "expression": expression, "rules": rules });
+                    let request =
+                        json!({ "command": "reload", "expression": expression, "rules": rules });
                     assert_eq!(connection.ask(&request), json!({ "ok": true }));
                 }
             });
@@ -169,7 +186,9 @@ fn a_hundred_reloads_from_eight_clients_are_all_applied_and_lose_no_packet() {
     wait_until("the packets are in", || number(&desk.status("rec")["ledger"]["delivered"]) == sent);
     assert_eq!(reload(&mut desk.client("rec"), &json!({ "file_packets": 7 }))["ok"], true);
     generator.send(&[Load::new(0, 70)]).unwrap();
-    wait_until("the packets are in", || number(&desk.status("rec")["ledger"]["delivered"]) == sent + 70);
+    wait_until("the packets are in", || {
+        number(&desk.status("rec")["ledger"]["delivered"]) == sent + 70
+    });
     let finished = running.interrupt();
     assert_complete(&finished, desk.directory.path(), sent + 70);
     assert!(packets(desk.directory.path()).ends_with(&[7; 10]));
@@ -190,7 +209,8 @@ fn while_the_disk_stalls_a_reload_waits_for_its_turn_or_changes_nothing() {
     if !privileged() {
         return;
     }
-    let (desk, disk) = (Desk::new(1), Disk::mount());
+    let desk = Desk::new(1);
+    let disk = Disk::mount();
     let more = ["--file-packets", "20", "--sync", "100ms"];
     let running = record(&desk, &disk.path().join("t-%i.pcap"), &more);
     let _moving = Moving(&disk);
@@ -202,10 +222,13 @@ fn while_the_disk_stalls_a_reload_waits_for_its_turn_or_changes_nothing() {
         disk.set(|faults| faults.is_stalled = true);
         send(&desk, sent, 20);
         // Until its write begins, a reload does not have to wait.
-        wait_until("a write waits", || desk.status("rec")["writer"]["blocked_s"].as_f64().unwrap() > 0.1);
+        wait_until("a write waits", || {
+            desk.status("rec")["writer"]["blocked_s"].as_f64().unwrap() > 0.1
+        });
     };
-    let request =
-        |packets: u64| format!("{}\n", json!({ "command": "reload", "rules": { "file_packets": packets } }));
+    let request = |packets: u64| {
+        format!("{}\n", json!({ "command": "reload", "rules": { "file_packets": packets } }))
+    };
 
     // Longer than a client waits.
     stall(&mut sent);
@@ -248,7 +271,8 @@ fn a_reload_at_the_end_is_applied_or_refused_and_loses_no_packet() {
     }
     for round in 0..5 {
         let desk = Desk::new(1);
-        let running = record(&desk, &desk.directory.path().join("t-%i.pcap"), &["--file-packets", "20"]);
+        let running =
+            record(&desk, &desk.directory.path().join("t-%i.pcap"), &["--file-packets", "20"]);
         let mut sent = 0;
         send(&desk, &mut sent, 100);
         let finished = thread::scope(|scope| {
@@ -257,7 +281,8 @@ fn a_reload_at_the_end_is_applied_or_refused_and_loses_no_packet() {
                 scope.spawn(move || {
                     for number in 1.. {
                         let rules = json!({ "file_packets": client * 100 + number });
-                        connection.send(&format!("{}\n", json!({ "command": "reload", "rules": rules })));
+                        connection
+                            .send(&format!("{}\n", json!({ "command": "reload", "rules": rules })));
                         let mut line = String::new();
                         match std::io::BufRead::read_line(&mut connection.0, &mut line) {
                             Ok(0) | Err(_) => return,
@@ -293,8 +318,12 @@ fn a_capture_of_one_file_or_none_takes_a_filter_and_no_rules() {
         let running = desk.capture("rec", arguments);
         let mut client = desk.client("rec");
         let rules = json!({ "file_packets": 5 });
-        let answer = client.ask(&json!({ "command": "reload", "expression": "tcp", "rules": rules }));
-        assert!(answer["error"].as_str().unwrap().contains("does not write a set of files"), "{answer}");
+        let answer =
+            client.ask(&json!({ "command": "reload", "expression": "tcp", "rules": rules }));
+        assert!(
+            answer["error"].as_str().unwrap().contains("does not write a set of files"),
+            "{answer}"
+        );
         assert_eq!(desk.status("rec")["interfaces"][0]["filter"], "udp");
         assert_eq!(client.ask(&json!({ "command": "reload", "expression": "tcp" }))["ok"], true);
         assert_eq!(desk.status("rec")["interfaces"][0]["filter"], "tcp");

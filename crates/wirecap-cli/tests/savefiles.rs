@@ -1,5 +1,5 @@
-//! Files that the command reads and writes, without interfaces: which ones it rejects, what it preserves, and
-//! errors when it cannot write.
+//! Files that the command reads and writes, without interfaces: which ones it rejects, what it
+//! preserves, and errors when it cannot write.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
-use wirecap::savefile::{FileSink, Format, Interface, LinkType, Reader, Record, Section, Timestamp, Writer};
+use wirecap::savefile::{
+    FileSink, Format, Interface, LinkType, Reader, Record, Section, Timestamp, Writer,
+};
 
 const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
 
@@ -45,7 +47,8 @@ fn recorded(folder: &TempDir, format: Format, first_second: u64) -> PathBuf {
     let mut writer = Writer::new(FileSink::replace(&path).unwrap(), format, &Section::default());
     writer.add_interface(&Interface { snap_len: 300, ..Interface::default() }).unwrap();
     for number in 0..100 {
-        let timestamp = Some(Timestamp::from_unix_nanos((first_second + u64::from(number)) * 1_000_000_000));
+        let timestamp =
+            Some(Timestamp::from_unix_nanos((first_second + u64::from(number)) * 1_000_000_000));
         let data = &frame(number);
         writer.write(&Record { timestamp, wire_len: 60, data, ..Record::default() }).unwrap();
     }
@@ -71,7 +74,8 @@ fn the_input_file_is_not_written_to_under_any_name() {
     let folder = TempDir::new().unwrap();
     let path = recorded(&folder, Format::Pcapng, 1);
     let before = fs::read(&path).unwrap();
-    let (link, hard) = (folder.path().join("link"), folder.path().join("hard"));
+    let link = folder.path().join("link");
+    let hard = folder.path().join("hard");
     symlink(&path, &link).unwrap();
     fs::hard_link(&path, &hard).unwrap();
     for target in [&path, &link, &hard] {
@@ -94,15 +98,20 @@ fn an_existing_file_is_replaced_only_by_force_and_accessible_only_to_its_owner()
     refused(&wirecap(&arguments), 1, &["exists", "--force"]);
     assert_eq!(fs::read(&copy).unwrap(), b"kept");
     assert!(wirecap(&[&arguments[..], &["--force"]].concat()).status.success());
-    assert_eq!((packets(&copy), fs::metadata(&copy).unwrap().permissions().mode() & 0o777), (100, 0o600));
+    assert_eq!(
+        (packets(&copy), fs::metadata(&copy).unwrap().permissions().mode() & 0o777),
+        (100, 0o600)
+    );
 
     let link = folder.path().join("link");
     symlink(folder.path().join("kept"), &link).unwrap();
     refused(&wirecap(&["capture", "-r", text(&path), "-w", text(&link), "--force"]), 1, &["link"]);
     assert!(!folder.path().join("kept").exists());
     // As in a shell: a link to a pipe.
-    let piped =
-        format!("{WIRECAP} capture -r {} -w /dev/stdout 2>/dev/null | tcpdump -nr - | wc -l", text(&path));
+    let piped = format!(
+        "{WIRECAP} capture -r {} -w /dev/stdout 2>/dev/null | tcpdump -nr - | wc -l",
+        text(&path)
+    );
     assert_eq!(String::from_utf8_lossy(&shell(&piped).stdout).trim(), "100");
 }
 
@@ -158,10 +167,15 @@ fn a_recording_without_packets_can_be_read() {
         let path = recorded(&folder, source, 1);
         for format in ["pcap", "pcapng"] {
             let copy = folder.path().join(format!("copy.{format}.{source:?}"));
-            let arguments = ["capture", "-r", text(&path), "-w", text(&copy), "--format", format, "tcp"];
+            let arguments =
+                ["capture", "-r", text(&path), "-w", text(&copy), "--format", format, "tcp"];
             assert!(wirecap(&arguments).status.success());
             let tcpdump = Command::new("tcpdump").args(["-nr", text(&copy)]).output().unwrap();
-            assert!(tcpdump.status.success(), "{format}: {}", String::from_utf8_lossy(&tcpdump.stderr));
+            assert!(
+                tcpdump.status.success(),
+                "{format}: {}",
+                String::from_utf8_lossy(&tcpdump.stderr)
+            );
             assert_eq!(Reader::open(&copy).unwrap().interfaces()[0].snap_len, 300);
         }
     }
@@ -185,7 +199,10 @@ fn a_copy_of_an_unnamed_interface_has_no_name() {
     let (path, copy) = (recorded(&folder, Format::Pcap, 1), folder.path().join("copy"));
     assert!(wirecap(&["capture", "-r", text(&path), "-w", text(&copy)]).status.success());
     let reader = Reader::open(&copy).unwrap();
-    assert_eq!((reader.interfaces()[0].name.as_deref(), reader.interfaces()[0].snap_len), (None, 300));
+    assert_eq!(
+        (reader.interfaces()[0].name.as_deref(), reader.interfaces()[0].snap_len),
+        (None, 300)
+    );
 }
 
 #[test]
@@ -194,12 +211,17 @@ fn a_conversion_reports_what_it_omits() {
     let path = folder.path().join("commented");
     let section = Section { comment: Some("evidence".to_owned()), ..Section::default() };
     let mut writer = Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &section);
-    writer.add_interface(&Interface { name: Some("eth0".to_owned()), ..Interface::default() }).unwrap();
-    writer.write(&Record { queue: Some(3), wire_len: 60, data: &frame(1), ..Record::default() }).unwrap();
+    writer
+        .add_interface(&Interface { name: Some("eth0".to_owned()), ..Interface::default() })
+        .unwrap();
+    writer
+        .write(&Record { queue: Some(3), wire_len: 60, data: &frame(1), ..Record::default() })
+        .unwrap();
     writer.finish().unwrap();
     let copy = |name: &str, format: &str| {
         let copy = folder.path().join(name);
-        let output = wirecap(&["capture", "-r", text(&path), "-w", text(&copy), "--format", format]);
+        let output =
+            wirecap(&["capture", "-r", text(&path), "-w", text(&copy), "--format", format]);
         assert!(output.status.success());
         (copy, String::from_utf8(output.stderr).unwrap())
     };
@@ -284,13 +306,18 @@ fn a_compressed_pipe_is_read_like_a_file_and_a_truncated_one_is_an_error() {
 fn a_reader_that_has_enough_packets_is_no_loss() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("long");
-    assert!(wirecap(&["generate", "--model", "even", "-c", "20000", "-w", text(&path)]).status.success());
+    assert!(
+        wirecap(&["generate", "--model", "even", "-c", "20000", "-w", text(&path)])
+            .status
+            .success()
+    );
     let script = format!(
         "{{ {WIRECAP} capture -r {} -w -; echo status $? >&2; }} | tcpdump -nr - -c 3 2>/dev/null",
         text(&path)
     );
     let output = shell(&script);
-    let (read, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let read = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(read.lines().count(), 3, "{said}");
     for words in ["standard output: its reader closed it and left ", "lossless: yes", "status 0"] {
         assert!(said.contains(words), "{words}: {said}");
@@ -323,14 +350,18 @@ fn a_closed_or_full_standard_output_is_an_error() {
 fn a_profile_of_packets_of_1970_and_of_today_is_small() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("gap");
-    let mut writer = Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &Section::default());
+    let mut writer =
+        Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &Section::default());
     writer.add_interface(&Interface::default()).unwrap();
     for nanos in [0, 1_800_000_000_000_000_000, 18_000_000_000_000_000_000] {
         let timestamp = Some(Timestamp::from_unix_nanos(nanos));
-        writer.write(&Record { timestamp, wire_len: 60, data: &frame(1), ..Record::default() }).unwrap();
+        writer
+            .write(&Record { timestamp, wire_len: 60, data: &frame(1), ..Record::default() })
+            .unwrap();
     }
     writer.finish().unwrap();
-    let (csv, svg) = (folder.path().join("csv"), folder.path().join("svg"));
+    let csv = folder.path().join("csv");
+    let svg = folder.path().join("svg");
     let script = format!(
         "ulimit -v 2000000; {WIRECAP} profile -r {} --csv {} --svg {}",
         text(&path),
@@ -347,21 +378,31 @@ fn a_profile_of_packets_of_1970_and_of_today_is_small() {
 fn expressions_match_in_a_file_what_tcpdump_matches() {
     let folder = TempDir::new().unwrap();
     let path = recorded(&folder, Format::Pcapng, 1);
-    for expression in ["ip broadcast", "not ip broadcast", "ether[-1] = 0", "not ether[-1] = 0", "ip[-1] > 3"]
+    for expression in
+        ["ip broadcast", "not ip broadcast", "ether[-1] = 0", "not ether[-1] = 0", "ip[-1] > 3"]
     {
-        let tcpdump =
-            Command::new("tcpdump").args(["-nr", text(&path), "--count", expression]).output().unwrap();
+        let tcpdump = Command::new("tcpdump")
+            .args(["-nr", text(&path), "--count", expression])
+            .output()
+            .unwrap();
         let theirs = String::from_utf8(tcpdump.stdout).unwrap();
         let ours = wirecap(&["count", "-r", text(&path), "--json", expression]);
         let json: serde_json::Value = serde_json::from_slice(&ours.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&ours.stderr)));
-        assert_eq!(theirs.split(' ').next(), Some(&*json["delivered"].to_string()), "{expression}: {theirs}");
+        assert_eq!(
+            theirs.split(' ').next(),
+            Some(&*json["delivered"].to_string()),
+            "{expression}: {theirs}"
+        );
     }
     // tcpdump rejects it on Ethernet, too; a cooked capture contains the direction.
     refused(&wirecap(&["count", "-r", text(&path), "inbound"]), 1, &["savefile"]);
     let cooked = folder.path().join("cooked");
-    let mut writer = Writer::new(FileSink::create(&cooked).unwrap(), Format::Pcap, &Section::default());
-    writer.add_interface(&Interface { link_type: LinkType::LINUX_SLL, ..Interface::default() }).unwrap();
+    let mut writer =
+        Writer::new(FileSink::create(&cooked).unwrap(), Format::Pcap, &Section::default());
+    writer
+        .add_interface(&Interface { link_type: LinkType::LINUX_SLL, ..Interface::default() })
+        .unwrap();
     for packet_type in [0, 4, 4, 1, 0] {
         let data = &[0, packet_type, 0, 1, 0, 6, 1, 2, 3, 4, 5, 6, 0, 0, 8, 0];
         writer.write(&Record { wire_len: 16, data, ..Record::default() }).unwrap();
@@ -394,7 +435,8 @@ fn a_name_of_another_compressor_is_rejected_and_the_format_is_that_of_the_extens
         [("g.pcap", Format::Pcap), ("g.pcap.zst", Format::Pcap), ("g.pcapng.gz", Format::Pcapng)]
     {
         let written = folder.path().join(name);
-        let output = wirecap(&["generate", "--model", "even", "--count", "100", "-w", text(&written)]);
+        let output =
+            wirecap(&["generate", "--model", "even", "--count", "100", "-w", text(&written)]);
         assert!(output.status.success(), "{output:?}");
         assert_eq!(Reader::open(&written).unwrap().format(), format, "{name}");
         let is_compressed = fs::read(&written).unwrap()[..2] != [0x4d, 0x3c];

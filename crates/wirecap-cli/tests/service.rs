@@ -1,5 +1,5 @@
-//! A capture as a service: its messages to the service manager and the journal, its configuration file, and
-//! reloads that lose no packets.
+//! A capture as a service: its messages to the service manager and the journal, its configuration
+//! file, and reloads that lose no packets.
 
 mod recording;
 
@@ -41,8 +41,10 @@ impl Host {
 
     fn configure(&self, rest: &str) {
         let write = self.path("t-%i.pcapng");
-        let text =
-            format!("# a test\ninterface = a1\nwrite = {}\nchunk = 64\npool = 1024\n{rest}", write.display());
+        let text = format!(
+            "# a test\ninterface = a1\nwrite = {}\nchunk = 64\npool = 1024\n{rest}",
+            write.display()
+        );
         fs::write(self.path("a1.conf"), text).unwrap();
     }
 
@@ -59,7 +61,8 @@ impl Host {
 
     /// Starts the service, and waits until it reports that it is ready.
     fn start(&self, more: &[&str]) -> Service {
-        let arguments = [&["capture", "--config", "a1.conf", "--name", "a1", "--json"], more].concat();
+        let arguments =
+            [&["capture", "--config", "a1.conf", "--name", "a1", "--json"], more].concat();
         let mut command = self.command(&arguments);
         command.env("NOTIFY_SOCKET", self.path("notify")).env("WATCHDOG_USEC", "400000");
         let (log, stderr) = rustix::pipe::pipe().unwrap();
@@ -88,7 +91,8 @@ impl Host {
 
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path());
-        let mut files: Vec<PathBuf> = entries.filter(|path| path.to_str().unwrap().contains("/t-")).collect();
+        let mut files: Vec<PathBuf> =
+            entries.filter(|path| path.to_str().unwrap().contains("/t-")).collect();
         files.sort();
         files
     }
@@ -143,9 +147,12 @@ fn the_manager_is_notified_of_start_watchdog_reload_and_end_and_the_journal_has_
     host.configure("file-packets = 50\n");
     let service = host.start(&[]);
     host.send(120);
-    let messages =
-        [host.wait_for("WATCHDOG=1"), host.wait_for("WATCHDOG=1"), host.wait_for("STATUS=120 packets")]
-            .concat();
+    let messages = [
+        host.wait_for("WATCHDOG=1"),
+        host.wait_for("WATCHDOG=1"),
+        host.wait_for("STATUS=120 packets"),
+    ]
+    .concat();
     assert!(messages.iter().all(|message| !message.starts_with("STOPPING")), "{messages:?}");
     host.run(&["reload", "a1"]).assert_success();
     let reloading = host.wait_for("RELOADING=1").pop().unwrap();
@@ -159,8 +166,12 @@ fn the_manager_is_notified_of_start_watchdog_reload_and_end_and_the_journal_has_
         "{log}"
     );
     assert!(log.lines().all(|line| line.starts_with("<6>") || line.starts_with("<4>")), "{log}");
-    for words in ["<6>capturing a1: ", "t-00001.pcapng is complete", "<6>ending: SIGTERM", "<6>lossless: yes"]
-    {
+    for words in [
+        "<6>capturing a1: ",
+        "t-00001.pcapng is complete",
+        "<6>ending: SIGTERM",
+        "<6>lossless: yes",
+    ] {
         assert!(log.contains(words), "{words}: {log}");
     }
 }
@@ -174,10 +185,11 @@ fn a_reload_changes_filter_and_files_and_loses_no_packet() {
     host.configure("file-packets = 1000\nfilter = udp\n");
     let service = host.start(&[]);
     let mut generator = host.bed.generator();
-    // Reloads under traffic: each time with another filter that matches all packets, and with other files.
+    // Reloads under traffic: each time with another filter that matches all packets, and with other
+    // files.
     let reloads = std::thread::scope(|scope| {
-        let sending =
-            scope.spawn(|| (0..40).for_each(|_| drop(generator.send(&[Load::new(0, 500)]).unwrap())));
+        let sending = scope
+            .spawn(|| (0..40).for_each(|_| drop(generator.send(&[Load::new(0, 500)]).unwrap())));
         let mut reloads = 0;
         while !sending.is_finished() || reloads < 4 {
             reloads += 1;
@@ -191,13 +203,16 @@ fn a_reload_changes_filter_and_files_and_loses_no_packet() {
         reloads
     });
     let last = 500 + reloads;
-    let status: Value = serde_json::from_slice(&host.run(&["status", "a1", "--json"]).stdout).unwrap();
+    let status: Value =
+        serde_json::from_slice(&host.run(&["status", "a1", "--json"]).stdout).unwrap();
     assert_eq!(status["interfaces"][0]["filter"], format!("udp and greater {reloads}"));
     let mut sent = 40 * 500;
     wait_until("the last rules hold", || {
         host.send(last);
         sent += last;
-        host.files().iter().any(|file| !file.to_str().unwrap().ends_with(".part") && packets(file) == last)
+        host.files()
+            .iter()
+            .any(|file| !file.to_str().unwrap().ends_with(".part") && packets(file) == last)
     });
     let (status, ledger, log) = service.end(Signal::TERM);
     assert_eq!(status, Some(0), "{log}");
@@ -218,7 +233,8 @@ fn an_invalid_configuration_is_reported_and_changes_nothing() {
     host.configure("wirte = x\n");
     host.run(&["capture", "--config", "a1.conf"])
         .assert_refused(2, &["a1.conf: line 6: unknown option \"wirte\""]);
-    host.run(&["capture", "--config", "absent.conf"]).assert_refused(1, &["absent.conf: No such file"]);
+    host.run(&["capture", "--config", "absent.conf"])
+        .assert_refused(1, &["absent.conf: No such file"]);
     host.configure("file-packets = 1000\nfilter = udp\n");
     let service = host.start(&[]);
     for (rest, words) in
@@ -226,16 +242,31 @@ fn an_invalid_configuration_is_reported_and_changes_nothing() {
     {
         host.configure(rest);
         let finished = host.run(&["reload", "a1"]);
-        assert!(!finished.status.success() && finished.stderr.contains(words), "{rest}: {}", finished.stderr);
-        let status: Value = serde_json::from_slice(&host.run(&["status", "a1", "--json"]).stdout).unwrap();
+        assert!(
+            !finished.status.success() && finished.stderr.contains(words),
+            "{rest}: {}",
+            finished.stderr
+        );
+        let status: Value =
+            serde_json::from_slice(&host.run(&["status", "a1", "--json"]).stdout).unwrap();
         assert_eq!(status["interfaces"][0]["filter"], "udp");
     }
     host.send(10);
     let (status, ledger, log) = service.end(Signal::INT);
     assert_eq!((status, &ledger["delivered"]), (Some(0), &10.into()), "{log}");
     let plain = host.bed.run(
-        host.command(&["capture", "-i", "a1", "-w", "plain.pcap", "--name", "plain", "--duration", "1ms"])
-            .env_remove("NOTIFY_SOCKET"),
+        host.command(&[
+            "capture",
+            "-i",
+            "a1",
+            "-w",
+            "plain.pcap",
+            "--name",
+            "plain",
+            "--duration",
+            "1ms",
+        ])
+        .env_remove("NOTIFY_SOCKET"),
     );
     plain.assert_success();
     assert_eq!(tcpdump(&host.path("plain.pcap"), &[]).0.len(), 0);
@@ -260,14 +291,18 @@ fn a_service_without_privileges_is_reloaded_as_well() {
     host.wait_for("STOPPING=1");
     assert_eq!((status, &ledger["recorded"]["in_file"]), (Some(0), &50.into()), "{log}");
     let counts: Vec<u64> = host.files().iter().map(|file| packets(file)).collect();
-    assert!(counts.iter().sum::<u64>() == 50 && counts.iter().all(|&count| count <= 20), "{counts:?}");
+    assert!(
+        counts.iter().sum::<u64>() == 50 && counts.iter().all(|&count| count <= 20),
+        "{counts:?}"
+    );
 }
 
 /// The installed unit, except for the path of the command.
 #[test]
 fn the_unit_is_valid_and_confined() {
     let folder = TempDir::new().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd/wirecap@.service");
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd/wirecap@.service");
     let text = fs::read_to_string(source).unwrap().replace("/usr/bin/wirecap", WIRECAP);
     let unit = folder.path().join("wirecap@eth1.service");
     fs::write(&unit, text).unwrap();
@@ -276,7 +311,8 @@ fn the_unit_is_valid_and_confined() {
         let output = output.expect("systemd-analyze is installed by `make test`");
         (
             output.status.success(),
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+            String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr),
         )
     };
     assert_eq!(analyze(&["verify", "--man=no"]), (true, String::new()));
@@ -295,21 +331,43 @@ fn the_capabilities_of_the_unit_suffice_and_each_is_needed() {
     let folder = TempDir::new_in("/tmp").unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::chown(folder.path(), Some(65534), Some(65534)).unwrap();
-    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd/wirecap@.service");
+    let unit =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd/wirecap@.service");
     let unit = fs::read_to_string(unit).unwrap();
     let set = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
     let all: Vec<&str> = set.split_whitespace().collect();
     // The pool is smaller than the usual limit on locked memory, which the unit lifts.
     let record = |file: &Path, without: &str| {
         let kept = all.iter().filter(|name| **name != without);
-        let kept: String = kept.map(|name| format!(",+{}", name["CAP_".len()..].to_lowercase())).collect();
+        let kept: String =
+            kept.map(|name| format!(",+{}", name["CAP_".len()..].to_lowercase())).collect();
         let mut command = Command::new("setpriv");
-        command.args(["--bounding-set", &format!("-all{kept}"), "--inh-caps", "-all", WIRECAP, "capture"]);
-        command.args(["-i", "a1", "--engine", "xdp", "-M", "64", "-R", "32", "--duration", "100ms", "-w"]);
+        command.args([
+            "--bounding-set",
+            &format!("-all{kept}"),
+            "--inh-caps",
+            "-all",
+            WIRECAP,
+            "capture",
+        ]);
+        command.args([
+            "-i",
+            "a1",
+            "--engine",
+            "xdp",
+            "-M",
+            "64",
+            "-R",
+            "32",
+            "--duration",
+            "100ms",
+            "-w",
+        ]);
         command.arg(file).args(["-Z", "nobody", "--no-control"]);
         bed.run(&mut command)
     };
-    let clock = |file: &Path| Reader::open(file).unwrap().interfaces()[0].time_source.clone().unwrap();
+    let clock =
+        |file: &Path| Reader::open(file).unwrap().interfaces()[0].time_source.clone().unwrap();
     let file = folder.path().join("all.pcapng");
     record(&file, "none").assert_success();
     assert!(clock(&file).contains("first packet of a batch"), "{}", clock(&file));
@@ -331,7 +389,8 @@ fn the_capabilities_of_the_unit_suffice_and_each_is_needed() {
 fn the_example_is_a_valid_configuration() {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     let example = fs::read_to_string(packaging.join("eth0.conf")).unwrap();
-    let used: BTreeSet<&str> = example.lines().filter_map(|line| line.strip_prefix("write = ")).collect();
+    let used: BTreeSet<&str> =
+        example.lines().filter_map(|line| line.strip_prefix("write = ")).collect();
     let tmpfiles = fs::read_to_string(packaging.join("systemd/wirecap.tmpfiles")).unwrap();
     let directory = tmpfiles.split_whitespace().nth(1).unwrap();
     assert!(used.iter().all(|path| path.starts_with(directory)) && used.len() == 1, "{used:?}");
@@ -350,8 +409,15 @@ fn the_example_is_a_valid_configuration() {
         })
         .collect();
     fs::write(&file, everything).unwrap();
-    let output =
-        Command::new(WIRECAP).args(["capture", "--no-control", "--config"]).arg(&file).output().unwrap();
+    let output = Command::new(WIRECAP)
+        .args(["capture", "--no-control", "--config"])
+        .arg(&file)
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && text.contains("absent0"), "{}: {text}", output.status);
+    assert!(
+        output.status.code() == Some(1) && text.contains("absent0"),
+        "{}: {text}",
+        output.status
+    );
 }

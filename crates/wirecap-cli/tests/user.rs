@@ -28,7 +28,8 @@ fn folder() -> (TempDir, PathBuf) {
 
 fn names(directory: &Path) -> Vec<String> {
     let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
-    let mut names: Vec<String> = fs::read_dir(directory).unwrap().map(|entry| name(entry.unwrap())).collect();
+    let mut names: Vec<String> =
+        fs::read_dir(directory).unwrap().map(|entry| name(entry.unwrap())).collect();
     names.sort();
     names
 }
@@ -60,12 +61,16 @@ fn assert_without(sets: &[&str], running: &Running) {
         }
         assert_eq!(value("Uid:"), [UID.to_string().as_str(); 4].join(" "), "{status}");
         assert_eq!(value("Groups:"), "", "{status}");
-        assert_eq!((value("NoNewPrivs:"), value("Seccomp:")), ("1".to_owned(), "2".to_owned()), "{status}");
+        assert_eq!(
+            (value("NoNewPrivs:"), value("Seccomp:")),
+            ("1".to_owned(), "2".to_owned()),
+            "{status}"
+        );
     }
 }
 
-/// Asserts that the user of the capture can neither trace it nor take its descriptors, nor those of its broker: what is in /proc about
-/// such a process for its owner belongs to root.
+/// Asserts that the user of the capture can neither trace it nor take its descriptors, nor those of
+/// its broker: what is in /proc about such a process for its owner belongs to root.
 #[track_caller]
 fn assert_not_inspectable(running: &Running) {
     let id = running.id();
@@ -90,8 +95,22 @@ fn a_process_with_few_privileges_of_root_records_into_a_directory_that_only_the_
     for (name, rotation) in [("one.pcap", &[][..]), ("set-%i.pcap", &["--file-packets", "50"])] {
         let file = folder.join(name);
         let mut command = Command::new("setpriv");
-        command.args(["--bounding-set", "-all,+net_raw,+net_admin,+bpf,+perfmon,+ipc_lock,+setuid,+setgid"]);
-        command.args([WIRECAP, "capture", "-i", "a1", "-M", "64", "-R", "64", "--no-control", "--json"]);
+        command.args([
+            "--bounding-set",
+            "-all,+net_raw,+net_admin,+bpf,+perfmon,+ipc_lock,+setuid,+setgid",
+        ]);
+        command.args([
+            WIRECAP,
+            "capture",
+            "-i",
+            "a1",
+            "-M",
+            "64",
+            "-R",
+            "64",
+            "--no-control",
+            "--json",
+        ]);
         command.args(["-Z", USER, "-w", file.to_str().unwrap(), "udp"]).args(rotation);
         let mut running = bed.start(&mut command);
         running.wait_for("capturing");
@@ -100,7 +119,8 @@ fn a_process_with_few_privileges_of_root_records_into_a_directory_that_only_the_
         finished.assert_success();
         assert_eq!(finished.ledger()["recorded"]["in_file"], 100, "{}", finished.stderr);
     }
-    let packets: usize = names(&folder).iter().map(|name| tcpdump(&folder.join(name), &[]).0.len()).sum();
+    let packets: usize =
+        names(&folder).iter().map(|name| tcpdump(&folder.join(name), &[]).0.len()).sum();
     assert_eq!(packets, 200, "{:?}", names(&folder));
 }
 
@@ -119,8 +139,28 @@ fn a_user_with_capabilities_gives_them_up() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", USER, "--regid", &UID.to_string(), "--clear-groups"]);
         command.args(["--inh-caps", capabilities, "--ambient-caps", capabilities]).arg(&program);
-        command.args(["capture", "-i", "a1", "--engine", engine, "-M", "64", "-R", "64", "--no-control"]);
-        command.args(["--json", "-Z", USER, "--file-packets", "50", "--on-file", "chmod 0640", "-w"]);
+        command.args([
+            "capture",
+            "-i",
+            "a1",
+            "--engine",
+            engine,
+            "-M",
+            "64",
+            "-R",
+            "64",
+            "--no-control",
+        ]);
+        command.args([
+            "--json",
+            "-Z",
+            USER,
+            "--file-packets",
+            "50",
+            "--on-file",
+            "chmod 0640",
+            "-w",
+        ]);
         command.arg(folder.join("t-%i.pcap")).arg("udp");
         let mut running = bed.start(&mut command);
         running.wait_for("capturing");
@@ -132,8 +172,9 @@ fn a_user_with_capabilities_gives_them_up() {
         finished.assert_success();
         assert_eq!(finished.ledger()["recorded"]["in_file"], 100, "{}", finished.stderr);
         assert!(!finished.stderr.contains("rejected"), "{}", finished.stderr);
-        let modes =
-            names(&folder).into_iter().map(|name| fs::metadata(folder.join(name)).unwrap().mode() & 0o777);
+        let modes = names(&folder)
+            .into_iter()
+            .map(|name| fs::metadata(folder.join(name)).unwrap().mode() & 0o777);
         assert_eq!(modes.collect::<Vec<_>>(), [0o640, 0o640]);
     }
 }
@@ -145,10 +186,18 @@ fn a_user_without_rights_is_told_how_to_get_them_and_one_with_cap_net_raw_record
         return;
     }
     let (_programs, program) = copy_for_everybody();
-    let (bed, (_outer, folder)) = (Bed::new(1), folder());
+    let bed = Bed::new(1);
+    let (_outer, folder) = folder();
     let as_user = |words: &[&str], rights: &str| {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid", USER, "--regid", &UID.to_string(), "--clear-groups", "--bounding-set"]);
+        command.args([
+            "--reuid",
+            USER,
+            "--regid",
+            &UID.to_string(),
+            "--clear-groups",
+            "--bounding-set",
+        ]);
         command.args([&format!("-all{rights}"), "--inh-caps", &format!("-all{rights}")]);
         if !rights.is_empty() {
             command.args(["--ambient-caps", &rights[1..]]);
@@ -162,7 +211,10 @@ fn a_user_without_rights_is_told_how_to_get_them_and_one_with_cap_net_raw_record
     for words in [&record[..], &["-i", "a1"], &["count", "-i", "a1"], &["stats", "-i", "a1"]] {
         let said = bed.run(&mut as_user(words, "")).stderr;
         assert_eq!(said.lines().count(), 2, "{words:?}: {said}");
-        assert!(said.contains("CAP_NET_RAW") && said.contains("sudo setcap cap_net_raw=ep /"), "{said}");
+        assert!(
+            said.contains("CAP_NET_RAW") && said.contains("sudo setcap cap_net_raw=ep /"),
+            "{said}"
+        );
     }
 
     let _passing = pass_program(&bed.pair.receiver).unwrap();
@@ -180,8 +232,10 @@ fn a_recording_without_privileges_rotates_runs_its_command_and_reattaches() {
     }
     for engine in ["xdp", "packet"] {
         let mut bed = Bed::new(1);
-        // On a veth, packet sockets receive the generator's frames only if an XDP program passes them.
-        let pass = |bed: &Bed| (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
+        // On a veth, packet sockets receive the generator's frames only if an XDP program passes
+        // them.
+        let pass =
+            |bed: &Bed| (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
         let mut _passing = pass(&bed);
         let (_outer, folder) = folder();
         let file = folder.join("t-%i.pcap");
@@ -234,7 +288,8 @@ fn a_recording_without_privileges_rotates_runs_its_command_and_reattaches() {
         assert_eq!(ledger["recorded"]["in_file"], 1_500, "{ledger}");
         assert!(!finished.stderr.contains("rejected"), "{}", finished.stderr);
         let names = names(&folder);
-        let packets: usize = names.iter().map(|name| tcpdump(&folder.join(name), &[]).0.len()).sum();
+        let packets: usize =
+            names.iter().map(|name| tcpdump(&folder.join(name), &[]).0.len()).sum();
         assert_eq!(packets, 1_500, "{names:?}");
         for name in &names {
             let metadata = fs::metadata(folder.join(name)).unwrap();
@@ -257,7 +312,8 @@ fn a_recording_without_privileges_hands_its_interface_back_to_a_netfilter_hook()
     let bed = Bed::new(1);
     let (_outer, folder) = folder();
     let file = folder.join("t.pcap");
-    let arguments = ["capture", "-i", "a1", "-w", file.to_str().unwrap(), "-Z", USER, "-M", "64", "-R", "64"];
+    let arguments =
+        ["capture", "-i", "a1", "-w", file.to_str().unwrap(), "-Z", USER, "-M", "64", "-R", "64"];
     let mut running =
         bed.start(Command::new(WIRECAP).args(arguments).args(["--json", "--no-control", "udp"]));
     let banner = running.wait_for("capturing");
@@ -266,7 +322,13 @@ fn a_recording_without_privileges_hands_its_interface_back_to_a_netfilter_hook()
     bed.generator().send(&[Load::new(0, 100)]).unwrap();
     let chain = "add chain netdev t c { type filter hook ingress device a1 priority 0; }";
     for words in ["add table netdev t", chain] {
-        assert!(bed.receiver.run_in(|| Command::new("nft").arg(words).status()).unwrap().unwrap().success());
+        assert!(
+            bed.receiver
+                .run_in(|| Command::new("nft").arg(words).status())
+                .unwrap()
+                .unwrap()
+                .success()
+        );
     }
     while !running.wait_for("").contains("handed back to the host") {}
     bed.generator().send(&[Load::new(0, 100)]).unwrap();
@@ -285,14 +347,16 @@ fn recordings_without_privileges_share_an_interface_and_leave_it_to_each_other()
     let bed = Bed::new(2);
     let (_outer, folder) = folder();
     let start = |queue: u32, run: u32| {
-        let (source, file) = (format!("a1@{queue}"), folder.join(format!("q{queue}-{run}.pcap")));
+        let source = format!("a1@{queue}");
+        let file = folder.join(format!("q{queue}-{run}.pcap"));
         let arguments =
             ["capture", "-i", &source, "-w", file.to_str().unwrap(), "-Z", USER, "--engine", "xdp"];
         let more = ["-M", "64", "-R", "64", "--no-control", "--json", "udp"];
         bed.capture(&[&arguments[..], &more].concat())
     };
     let mut generator = bed.generator();
-    let mut send = |packets| generator.send(&[Load::new(0, packets), Load::new(1, packets)]).unwrap();
+    let mut send =
+        |packets| generator.send(&[Load::new(0, packets), Load::new(1, packets)]).unwrap();
     let end = |running: Running, packets: u64| {
         assert_without_privileges(&running);
         let finished = running.interrupt();
@@ -314,7 +378,8 @@ fn recordings_without_privileges_share_an_interface_and_leave_it_to_each_other()
     end(second, 275);
     send(10);
     end(again, 35);
-    let attached = bed.receiver.run_in(|| Command::new("ip").args(["-d", "link", "show", "a1"]).output());
+    let attached =
+        bed.receiver.run_in(|| Command::new("ip").args(["-d", "link", "show", "a1"]).output());
     let shown = String::from_utf8(attached.unwrap().unwrap().stdout).unwrap();
     assert!(!shown.contains("xdp"), "{shown}");
 }
@@ -359,7 +424,11 @@ fn a_recording_without_privileges_writes_indexes() {
         assert!(owners.iter().all(|(uid, _)| *uid == UID), "{owners:?}");
         for segment in segments {
             let index = wirecap_index::load(&folder.join(segment)).unwrap();
-            assert_eq!(index.packets(), if segment.starts_with("t-00003") { 200 } else { 400 }, "{segment}");
+            assert_eq!(
+                index.packets(),
+                if segment.starts_with("t-00003") { 200 } else { 400 },
+                "{segment}"
+            );
         }
         // The clock of the engine xdp uses a program at a tracepoint, which the broker permits.
         let reader = wirecap::savefile::Reader::open(folder.join(&owners[0].1)).unwrap();
@@ -379,8 +448,11 @@ fn root_records_as_the_owner_of_the_directory_or_as_user_wirecap() {
     // A list of users that contains the user wirecap, at the path that the command reads.
     let users = outer.path().join("passwd");
     let others = fs::read_to_string("/etc/passwd").unwrap();
-    let others: String =
-        others.lines().filter(|line| !line.starts_with("wirecap:")).map(|line| format!("{line}\n")).collect();
+    let others: String = others
+        .lines()
+        .filter(|line| !line.starts_with("wirecap:"))
+        .map(|line| format!("{line}\n"))
+        .collect();
     for (has_wirecap, mode, more, owner) in [
         (false, 0o755, &[][..], UID),
         (false, 0o755, &["-Z", "root"], 0),
@@ -390,8 +462,11 @@ fn root_records_as_the_owner_of_the_directory_or_as_user_wirecap() {
         (true, 0o777, &["-Z", "root"], 0),
         (true, 0o777, &["-Z", USER], UID),
     ] {
-        let usual =
-            if has_wirecap { format!("wirecap:x:{USUAL}:{USUAL}::/:/bin/false\n") } else { String::new() };
+        let usual = if has_wirecap {
+            format!("wirecap:x:{USUAL}:{USUAL}::/:/bin/false\n")
+        } else {
+            String::new()
+        };
         fs::write(&users, format!("{others}{usual}")).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
         let list = outer.path().join("list");
@@ -407,7 +482,12 @@ fn root_records_as_the_owner_of_the_directory_or_as_user_wirecap() {
         let finished = bed.run(&mut command);
         finished.assert_success();
         let is_default = more.is_empty() && owner != 0;
-        assert_eq!(finished.stderr.contains("recording as user"), is_default, "{}", finished.stderr);
+        assert_eq!(
+            finished.stderr.contains("recording as user"),
+            is_default,
+            "{}",
+            finished.stderr
+        );
         let owners = owners(&folder);
         assert_eq!(owners, [(owner, "t-00001.pcap".to_owned())], "{has_wirecap} {mode:o} {more:?}");
         // The file outside the directory was opened before the privileges were dropped.
@@ -418,7 +498,8 @@ fn root_records_as_the_owner_of_the_directory_or_as_user_wirecap() {
     // In a directory of root, files belong to root.
     let file = outer.path().join("t.pcap");
     let mut command = Command::new(recording::WIRECAP);
-    let finished = bed.run(command.args(["capture", "-i", "a1", "--duration", "200ms", "-w"]).arg(&file));
+    let finished =
+        bed.run(command.args(["capture", "-i", "a1", "--duration", "200ms", "-w"]).arg(&file));
     finished.assert_success();
     assert_eq!(fs::metadata(&file).unwrap().uid(), 0);
 }
@@ -437,7 +518,8 @@ fn impossible_values_are_reported() {
     };
     run(&folder.join("t"), &["-Z", "nobody-of-this-name"])
         .assert_refused(2, &["no user nobody-of-this-name"]);
-    run(&outer.path().join("t"), &["-Z", USER]).assert_refused(1, &["cannot write to", "chown nobody"]);
+    run(&outer.path().join("t"), &["-Z", USER])
+        .assert_refused(1, &["cannot write to", "chown nobody"]);
     assert_eq!(names(outer.path()), ["recordings"]);
     // Whether another process writes this file cannot be determined.
     let part = folder.join("t-00001.part");

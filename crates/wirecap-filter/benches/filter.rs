@@ -1,10 +1,12 @@
-//! The cost of a filter per packet in libpcap's interpreter, in wirecap's, and as machine code, in ns.
+//! The cost of a filter per packet in libpcap's interpreter, in wirecap's, and as machine code, in
+//! ns.
 //!
-//! The filters are those of the WinPcap paper (Risso and Degioanni, 2001): only IP; one TCP port among five;
-//! ten addresses and ten ports. Each is measured with one packet that it accepts and one that it rejects,
-//! each after the maximum number of instructions. In each round, all forms of a filter run in turn, so that
-//! other load affects all of them. The table lists the median of the rounds, the minimum and the maximum. With
-//! `--check` the bench fails if a goal is missed, or void because the machine was not quiet.
+//! The filters are those of the WinPcap paper (Risso and Degioanni, 2001): only IP; one TCP port
+//! among five; ten addresses and ten ports. Each is measured with one packet that it accepts and
+//! one that it rejects, each after the maximum number of instructions. In each round, all forms of
+//! a filter run in turn, so that other load affects all of them. The table lists the median of the
+//! rounds, the minimum and the maximum. With `--check` the bench fails if a goal is missed, or void
+//! because the machine was not quiet.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -46,7 +48,8 @@ fn segment(host: u8, port: u16) -> Vec<u8> {
 
 fn cases() -> [Case; 3] {
     let list = |items: Vec<String>| items.join(" or ");
-    let ports = |count: u16| list((1..=count).map(|port| format!("tcp port {}", port * 1000)).collect());
+    let ports =
+        |count: u16| list((1..=count).map(|port| format!("tcp port {}", port * 1000)).collect());
     let hosts = list((1..=10).map(|host| format!("host 10.1.1.{host}")).collect());
     let arp = {
         let mut frame = segment(1, 1);
@@ -97,9 +100,11 @@ fn spread(mut times: Vec<f64>) -> [f64; 3] {
 }
 
 fn measure(case: &Case, mut goals: Option<&mut Goals>) {
-    let filter = Filter::compile(&case.expression, LinkType::ETHERNET, 0).expect("libpcap is needed");
+    let filter =
+        Filter::compile(&case.expression, LinkType::ETHERNET, 0).expect("libpcap is needed");
     let context = Context::default();
-    let libpcap = Libpcap::get().expect("it just compiled").prepare(&filter).expect("no extensions");
+    let libpcap =
+        Libpcap::get().expect("it just compiled").prepare(&filter).expect("no extensions");
     let interpreter = Interpreter::new(&filter).expect("no extensions");
     let compiled = CompiledFilter::new(&filter).expect("no extensions");
     assert!(compiled.is_machine_code() || !cfg!(target_arch = "x86_64"));
@@ -109,7 +114,9 @@ fn measure(case: &Case, mut goals: Option<&mut Goals>) {
         ("interpreter", &|frame| interpreter.matches(frame, wire_len, &context)),
         ("machine code", &|frame| compiled.matches(frame, wire_len, &context)),
     ];
-    for (packet, frame, verdict) in [("accepted", &case.accepted, 262_144), ("rejected", &case.rejected, 0)] {
+    for (packet, frame, verdict) in
+        [("accepted", &case.accepted, 262_144), ("rejected", &case.rejected, 0)]
+    {
         let watch = Watch::begin();
         let mut times = [const { Vec::new() }; 3];
         for _ in 0..ROUNDS {
@@ -120,8 +127,10 @@ fn measure(case: &Case, mut goals: Option<&mut Goals>) {
         let disturbance = watch.end();
         let times = times.map(spread);
         if let Some(goals) = goals.as_deref_mut() {
-            let figure =
-                Figure { value: times[0][1] / times[2][1], is_disturbed: disturbance.is_disturbed() };
+            let figure = Figure {
+                value: times[0][1] / times[2][1],
+                is_disturbed: disturbance.is_disturbed(),
+            };
             let what = format!("{}, {packet}: libpcap's time / machine code's", case.name);
             goals.judge(&what, Bound::AtLeast(case.ratio_min), &[figure]);
         }
@@ -152,8 +161,8 @@ fn program(filter: Option<(&Filter, Rejection)>) -> Program {
     let mut asm = Assembler::new();
     asm.mov(Reg::R6, Reg::R1);
     let pass = asm.label();
-    let counts =
-        [MapKind::PercpuArray, MapKind::Array].map(|kind| Map::create(kind, "bench", 8, 1).expect("a map"));
+    let counts = [MapKind::PercpuArray, MapKind::Array]
+        .map(|kind| Map::create(kind, "bench", 8, 1).expect("a map"));
     if let Some((filter, rejection)) = filter {
         let reject = asm.label();
         let target = XdpTarget { context: Reg::R6, reject, multi_buffer: true, address: None };
@@ -191,17 +200,23 @@ fn count(asm: &mut Assembler, rejection: Rejection, [per_cpu, shared]: &[Map; 2]
     }
 }
 
-/// The cost of a rejected packet in the kernel: nanoseconds of a test run, minus those of a bare XDP_PASS.
+/// The cost of a rejected packet in the kernel: nanoseconds of a test run, minus those of a bare
+/// XDP_PASS.
 fn measure_in_kernel(case: &Case) {
-    let filter = Filter::compile(&case.expression, LinkType::ETHERNET, 0).expect("libpcap is needed");
+    let filter =
+        Filter::compile(&case.expression, LinkType::ETHERNET, 0).expect("libpcap is needed");
     let run = |program: &Program| {
         let run = program.test_run(&case.rejected, KERNEL_RUNS).expect("a test run");
         assert_eq!(run.verdict, XDP_PASS.cast_unsigned());
-        // The kernel's measurement excludes other processes, but it is rounded to whole nanoseconds.
+        // The kernel's measurement excludes other processes, but it is rounded to whole
+        // nanoseconds.
         f64::from(run.duration_ns)
     };
-    let forms =
-        [("uncounted", Rejection::Plain), ("per CPU", Rejection::PerCpu), ("atomic", Rejection::Atomic)];
+    let forms = [
+        ("uncounted", Rejection::Plain),
+        ("per CPU", Rejection::PerCpu),
+        ("atomic", Rejection::Atomic),
+    ];
     let bare = program(None);
     let programs = forms.map(|(name, rejection)| (name, program(Some((&filter, rejection)))));
     let mut times = [const { Vec::new() }; 3];
@@ -214,10 +229,16 @@ fn measure_in_kernel(case: &Case) {
         }
     }
     let [least, median, most] = spread(bare_times);
-    println!("{:<24} XDP_PASS alone            {median:>5.0} ns/run ({least:.0}-{most:.0})", case.name);
+    println!(
+        "{:<24} XDP_PASS alone            {median:>5.0} ns/run ({least:.0}-{most:.0})",
+        case.name
+    );
     for ((name, _), times) in programs.iter().zip(times) {
         let [least, median, most] = spread(times);
-        println!("{:<24} rejected, {name:<14} +{median:>5.0} ns/run ({least:.0}-{most:.0})", case.name);
+        println!(
+            "{:<24} rejected, {name:<14} +{median:>5.0} ns/run ({least:.0}-{most:.0})",
+            case.name
+        );
     }
 }
 

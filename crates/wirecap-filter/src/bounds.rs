@@ -11,28 +11,33 @@ struct Bounds {
     slots: [u32; SLOTS as usize],
 }
 
-/// Whether no load relative to the index register can reach `limit`; false for programs that jump backwards,
-/// which are not examined.
+/// Whether no load relative to the index register can reach `limit`; false for programs that jump
+/// backwards, which are not examined.
 pub(crate) fn index_stays_below(program: &ClassicProgram, limit: u32) -> bool {
     if program.has_loop() {
         return false;
     }
+
     let ops = program.ops();
     let mut before: Vec<Option<Bounds>> = vec![None; ops.len()];
     before[0] = Some(Bounds { a: 0, x: 0, slots: [0; SLOTS as usize] });
+
     for (index, &op) in ops.iter().enumerate() {
         let Some(bounds) = before[index] else { continue };
+
         if let Op::Load(_, Source::Indirect(width, place)) = op {
             let end = u64::from(bounds.x) + u64::from(place.offset) + u64::from(width.bytes());
             if place.base == Base::Packet && end > u64::from(limit) {
                 return false;
             }
         }
+
         let after = bounds.after(op);
         let mut reach = |target: u32| {
             let known = &mut before[target as usize];
             *known = Some(known.map_or(after, |known| known.or(after)));
         };
+
         match op {
             Op::Jump(target) => reach(target),
             Op::Branch { if_true, if_false, .. } => [if_true, if_false].into_iter().for_each(reach),
@@ -40,6 +45,7 @@ pub(crate) fn index_stays_below(program: &ClassicProgram, limit: u32) -> bool {
             _ => reach(index as u32 + 1),
         }
     }
+
     true
 }
 
@@ -77,7 +83,9 @@ impl Bounds {
     }
 
     fn computed(&self, operation: Operation, operand: Operand) -> u32 {
-        let (a, most) = (self.a, if let Operand::Constant(k) = operand { k } else { self.x });
+        let a = self.a;
+        let most = if let Operand::Constant(k) = operand { k } else { self.x };
+
         match (operation, operand) {
             (Operation::Add, _) => a.saturating_add(most),
             (Operation::Mul, _) => a.saturating_mul(most),

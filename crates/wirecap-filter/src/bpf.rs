@@ -1,8 +1,8 @@
 //! eBPF programs, maps and links through bpf(2), without libbpf, ELF or clang.
 //!
-//! [`asm::Assembler`] assembles a program, [`Program::load`] loads it, [`Link::attach_xdp`] attaches it, and
-//! a [`Map`] exchanges data with it. All three objects live as long as their descriptor. No object is pinned,
-//! so all are removed when the process ends, however it ends.
+//! [`asm::Assembler`] assembles a program, [`Program::load`] loads it, [`Link::attach_xdp`]
+//! attaches it, and a [`Map`] exchanges data with it. All three objects live as long as their
+//! descriptor. No object is pinned, so all are removed when the process ends, however it ends.
 //!
 //! ```
 //! use wirecap_filter::bpf::asm::{Assembler, Reg::*};
@@ -26,7 +26,9 @@ pub use btf::kernel_function;
 pub use error::BpfError;
 pub use link::{Link, LinkInfo, XdpMode, link_holding, links, tcx_programs};
 pub use map::{Map, MapInfo, MapKind};
-pub use program::{LiveFrames, LoadOptions, Program, ProgramInfo, ProgramKind, TestRun, programs_named};
+pub use program::{
+    LiveFrames, LoadOptions, Program, ProgramInfo, ProgramKind, TestRun, programs_named,
+};
 
 use crate::sys::bpf::ObjectName;
 use crate::sys::objects::{self, ObjectKind};
@@ -91,5 +93,6 @@ fn collect_objects<T>(
             Err(error) => return Err(error),
         }
     }
+
     Ok(objects)
 }

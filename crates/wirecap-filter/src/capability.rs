@@ -1,8 +1,9 @@
-//! Runs code with fewer, or more, of the calling thread's capabilities in effect (`capabilities(7)`).
+//! Runs code with fewer, or more, of the calling thread's capabilities in effect
+//! (`capabilities(7)`).
 //!
-//! A capability is in effect if it is in the thread's *effective* set; the *permitted* set has those that the thread may
-//! put into effect. Both functions change the effective set only, and restore it afterwards, also on a panic. Other
-//! threads of the process keep theirs.
+//! A capability is in effect if it is in the thread's *effective* set; the *permitted* set has
+//! those that the thread may put into effect. Both functions change the effective set only, and
+//! restore it afterwards, also on a panic. Other threads of the process keep theirs.
 
 use std::io;
 
@@ -54,8 +55,8 @@ struct Restored(CapabilitySets);
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        // A thread may always put into effect what is permitted to it, and `action` cannot take that away unless it
-        // gives up capabilities for good.
+        // A thread may always put into effect what is permitted to it, and `action` cannot take
+        // that away unless it gives up capabilities for good.
         let _ = set_capabilities(None, self.0);
     }
 }
@@ -80,7 +81,8 @@ mod tests {
     #[test]
     fn permitted_capabilities_can_be_put_into_effect() {
         let before = capabilities(None).unwrap();
-        let (outside, inside) = without(SOME, || (has(SOME), with(SOME, || has(SOME)).unwrap())).unwrap();
+        let (outside, inside) =
+            without(SOME, || (has(SOME), with(SOME, || has(SOME)).unwrap())).unwrap();
         let is_permitted = before.permitted.contains(SOME);
         assert_eq!((outside, inside), (false, is_permitted));
         assert_eq!(

@@ -96,6 +96,7 @@ impl ClassicProgram {
         if insns.len() > INSNS_MAX {
             return Err(ProgramError::TooLong { insns: insns.len() });
         }
+
         let ops = insns.iter().enumerate().map(|(index, &insn)| {
             let op = insn.decode(index as u32).ok_or(ProgramError::Unknown { index, insn })?;
             check(index, op, insns.len()).map(|()| op)
@@ -108,8 +109,8 @@ impl ClassicProgram {
         }
     }
 
-    /// Parses the output of `tcpdump -ddd`: the number of instructions, then code, jt, jf and k of each, on separate
-    /// lines or separated by commas.
+    /// Parses the output of `tcpdump -ddd`: the number of instructions, then code, jt, jf and k of
+    /// each, on separate lines or separated by commas.
     pub(crate) fn parse(text: &str) -> Result<Self, ProgramError> {
         let mut lines = text
             .split(['\n', ','])
@@ -118,16 +119,20 @@ impl ClassicProgram {
             .map(|(index, line)| (index + 1, line))
             .filter(|(_, line)| !line.is_empty());
         let (line, count) = lines.next().ok_or(ProgramError::Empty)?;
-        let announced =
-            count.parse().map_err(|_| ProgramError::Text { line, expected: "the number of instructions" })?;
+        let announced = count
+            .parse()
+            .map_err(|_| ProgramError::Text { line, expected: "the number of instructions" })?;
+
         let insns: Vec<ClassicInsn> = lines
             .map(|(line, text)| {
-                parse_insn(text).ok_or(ProgramError::Text { line, expected: "four numbers: code jt jf k" })
+                parse_insn(text)
+                    .ok_or(ProgramError::Text { line, expected: "four numbers: code jt jf k" })
             })
             .collect::<Result<_, _>>()?;
         if insns.len() != announced {
             return Err(ProgramError::Count { announced, found: insns.len() });
         }
+
         Self::new(insns)
     }
 
@@ -166,7 +171,9 @@ fn check(index: usize, op: Op, insns: usize) -> Result<(), ProgramError> {
         Op::Alu(Operation::Div | Operation::Mod, Operand::Constant(0)) => {
             Err(ProgramError::DividesByZero { index })
         }
-        Op::Alu(Operation::ShiftLeft | Operation::ShiftRight, Operand::Constant(bits)) if bits > 31 => {
+        Op::Alu(Operation::ShiftLeft | Operation::ShiftRight, Operand::Constant(bits))
+            if bits > 31 =>
+        {
             Err(ProgramError::ShiftsTooFar { index, bits })
         }
         _ => Ok(()),
@@ -191,7 +198,10 @@ impl fmt::Display for ClassicProgram {
             let (name, operand) = text::of(*insn, *op);
             match op {
                 Op::Branch { if_true, if_false, .. } => {
-                    writeln!(f, "({index:03}) {name:<8} {operand:<16} jt {if_true}\tjf {if_false}")?;
+                    writeln!(
+                        f,
+                        "({index:03}) {name:<8} {operand:<16} jt {if_true}\tjf {if_false}"
+                    )?;
                 }
                 _ => writeln!(f, "({index:03}) {name:<8} {operand}")?,
             }
@@ -202,19 +212,25 @@ impl fmt::Display for ClassicProgram {
 
 /// The names and operands of instructions.
 mod text {
-    use crate::insn::{ClassicInsn, Condition, Op, Operand, Operation, Register, Source, Verdict, Width};
+    use crate::insn::{
+        ClassicInsn, Condition, Op, Operand, Operation, Register, Source, Verdict, Width,
+    };
 
     pub(super) fn of(insn: ClassicInsn, op: Op) -> (&'static str, String) {
         match op {
             Op::Load(register, source) => (load_name(register, insn), loaded(source, insn.k)),
             Op::Store(Register::A, slot) => ("st", format!("M[{slot}]")),
             Op::Store(Register::X, slot) => ("stx", format!("M[{slot}]")),
-            Op::Alu(operation, operand) => (operation_name(operation), alu_operand(operation, operand)),
+            Op::Alu(operation, operand) => {
+                (operation_name(operation), alu_operand(operation, operand))
+            }
             Op::Negate => ("neg", String::new()),
             Op::Tax => ("tax", String::new()),
             Op::Txa => ("txa", String::new()),
             Op::Jump(target) => ("ja", target.to_string()),
-            Op::Branch { condition, operand, .. } => (condition_name(condition), hexadecimal(operand)),
+            Op::Branch { condition, operand, .. } => {
+                (condition_name(condition), hexadecimal(operand))
+            }
             Op::Return(Verdict::Constant(bytes)) => ("ret", decimal(bytes)),
             Op::Return(Verdict::A) => ("ret", String::new()),
         }

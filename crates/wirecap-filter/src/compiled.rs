@@ -9,8 +9,8 @@ use crate::interpreter::Interpreter;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use crate::machine_code::MachineCode;
 
-/// A filter for packets in memory: machine code on x86-64 if the system allows generated code, otherwise
-/// interpreted. Copies share the code.
+/// A filter for packets in memory: machine code on x86-64 if the system allows generated code,
+/// otherwise interpreted. Copies share the code.
 #[derive(Clone, Debug)]
 pub struct CompiledFilter(Form);
 
@@ -46,8 +46,9 @@ impl CompiledFilter {
         Self::new(filter)
     }
 
-    /// Returns the number of bytes of the packet to keep; 0 rejects it. `packet` contains the captured bytes
-    /// of a packet of `wire_len` bytes; a filter that reads beyond them rejects the packet.
+    /// Returns the number of bytes of the packet to keep; 0 rejects it. `packet` contains the
+    /// captured bytes of a packet of `wire_len` bytes; a filter that reads beyond them rejects the
+    /// packet.
     #[inline]
     pub fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
         match &self.0 {
@@ -63,8 +64,8 @@ impl CompiledFilter {
     }
 }
 
-/// Why the extension is unsupported for savefiles; `None` if it is supported. Packets in savefiles contain
-/// their VLAN tags: none was removed.
+/// Why the extension is unsupported for savefiles; `None` if it is supported. Packets in savefiles
+/// contain their VLAN tags: none was removed.
 fn file_refuses(extension: Extension) -> Option<&'static str> {
     match extension {
         Extension::PacketType => Some("a savefile does not store the packet type"),

@@ -44,16 +44,21 @@ fn help_with(expression: &str) -> &'static str {
     }
 }
 
-/// Whether an expression that libpcap rejects is a display filter of Wireshark: `dns`, `ip.addr == 10.1.2.3`.
+/// Whether an expression that libpcap rejects is a display filter of Wireshark: `dns`,
+/// `ip.addr == 10.1.2.3`.
 fn is_for_display(expression: &str) -> bool {
     /// Protocols of Wireshark that are no words of pcap-filter(7).
-    const NAMES: [&str; 10] = ["dns", "http", "tls", "ssl", "ssh", "dhcp", "ntp", "smb", "sip", "frame"];
+    const NAMES: [&str; 10] =
+        ["dns", "http", "tls", "ssl", "ssh", "dhcp", "ntp", "smb", "sip", "frame"];
+
     /// Those that are words of both.
     const SHARED: [&str; 7] = ["ip", "ipv6", "tcp", "udp", "icmp", "arp", "eth"];
-    let mut words =
-        expression.split(|c: char| c.is_whitespace() || c == '!' || c == '(').filter(|w| !w.is_empty());
+    let mut words = expression
+        .split(|c: char| c.is_whitespace() || c == '!' || c == '(')
+        .filter(|w| !w.is_empty());
     let first = words.next().unwrap_or_default();
     let protocol = first.split('.').next().unwrap_or(first);
+
     NAMES.contains(&protocol)
         || (protocol != first && SHARED.contains(&protocol))
         || expression.contains("==")

@@ -11,14 +11,15 @@ pub(crate) const TAG_BYTES: u32 = 4;
 pub(crate) const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
 /// Smaller values are lengths, as in frames of the original IEEE 802.3.
 pub(crate) const TYPE_MIN: u32 = 0x600;
-/// The kernel's protocol numbers for frames with a length: with an LLC header, or without one (Novell).
+/// The kernel's protocol numbers for frames with a length: with an LLC header, or without one
+/// (Novell).
 pub(crate) const PROTOCOL_802_2: u32 = 4;
 pub(crate) const PROTOCOL_802_3: u32 = 1;
 /// The first payload bytes of a Novell frame without an LLC header.
 pub(crate) const NOVELL: u32 = 0xffff;
 
-/// The kernel's offset of the network header. If `untagged`, a tag was already removed, and the kernel does
-/// not remove another.
+/// The kernel's offset of the network header. If `untagged`, a tag was already removed, and the
+/// kernel does not remove another.
 pub(crate) fn network_offset(frame: &[u8], untagged: bool) -> Option<u32> {
     let tagged = TAG_TYPES.contains(&Width::Half.read(frame, TYPE_OFFSET)?);
     Some(if tagged && !untagged { HEADER_BYTES + TAG_BYTES } else { HEADER_BYTES })

@@ -19,8 +19,9 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Parses a program in the format of `tcpdump -ddd`: the number of instructions, then `code jt jf k` of
-    /// each, on separate lines or separated by commas. The program is for packets of this link type.
+    /// Parses a program in the format of `tcpdump -ddd`: the number of instructions, then
+    /// `code jt jf k` of each, on separate lines or separated by commas. The program is for packets
+    /// of this link type.
     ///
     /// # Errors
     ///
@@ -34,7 +35,10 @@ impl Filter {
     /// # Errors
     ///
     /// [`ProgramError`] if the program is invalid.
-    pub fn from_program(insns: Vec<ClassicInsn>, link_type: LinkType) -> Result<Self, ProgramError> {
+    pub fn from_program(
+        insns: Vec<ClassicInsn>,
+        link_type: LinkType,
+    ) -> Result<Self, ProgramError> {
         ClassicProgram::new(insns).map(|program| Self { program, link_type, expression: None })
     }
 
@@ -68,21 +72,25 @@ impl Filter {
         self.program().iter().any(|insn| insn.is_for_linux())
     }
 
-    /// Checks that everything that the program loads is available; `refuses` returns why an extension is not.
+    /// Checks that everything that the program loads is available; `refuses` returns why an
+    /// extension is not.
     pub(crate) fn check_sources(
         &self,
         refuses: fn(Extension) -> Option<&'static str>,
     ) -> Result<(), Unsupported> {
         for &op in self.program.ops() {
             let Op::Load(_, source) = op else { continue };
+
             if let Source::Extension(extension) = source
                 && let Some(reason) = refuses(extension)
             {
                 return Err(Unsupported::Extension { extension, reason });
             }
+
             if NetworkHeader::of(self.link_type).lets(source) {
                 continue;
             }
+
             return Err(Unsupported::NetworkHeader { link_type: self.link_type.0 });
         }
         Ok(())
@@ -145,7 +153,9 @@ impl NetworkHeader {
             Source::Extension(Extension::Protocol) => self == Self::Ethernet,
             Source::Absolute(_, Position { base, .. })
             | Source::Indirect(_, Position { base, .. })
-            | Source::HeaderLen(Position { base, .. }) => base == Base::Packet || self != Self::Unknown,
+            | Source::HeaderLen(Position { base, .. }) => {
+                base == Base::Packet || self != Self::Unknown
+            }
             _ => true,
         }
     }

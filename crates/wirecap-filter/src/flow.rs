@@ -27,11 +27,14 @@ impl Flow {
             // Treat every instruction as reachable and no value as known: loops are rare.
             return Self { known: vec![Some(Known::default()); ops.len()] };
         }
+
         let mut flow = Self { known: vec![None; ops.len()] };
         flow.known[0] = Some(Known::default());
+
         for (index, &op) in ops.iter().enumerate() {
             let Some(before) = flow.known[index] else { continue };
             let after = before.after(op);
+
             match op {
                 Op::Jump(target) => flow.reach(target, after),
                 Op::Branch { if_true, if_false, .. } => {
@@ -46,6 +49,7 @@ impl Flow {
                 _ => flow.reach(index as u32 + 1, after),
             }
         }
+
         flow
     }
 

@@ -136,8 +136,8 @@ pub(crate) enum Verdict {
     A,
 }
 
-/// Data about a packet, besides its bytes, that Linux lets a program read; the value is the offset from
-/// `SKF_AD_OFF`.
+/// Data about a packet, besides its bytes, that Linux lets a program read; the value is the offset
+/// from `SKF_AD_OFF`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Extension {
@@ -147,8 +147,8 @@ pub enum Extension {
     PacketType = 4,
     /// The index of the interface.
     InterfaceIndex = 8,
-    /// The offset of the netlink attribute with the type in the index register, searched from the accumulator
-    /// on.
+    /// The offset of the netlink attribute with the type in the index register, searched from the
+    /// accumulator on.
     NetlinkAttribute = 12,
     /// The same, nested in the attribute at the accumulator.
     NetlinkNested = 16,
@@ -306,9 +306,9 @@ mod code {
 }
 
 impl ClassicInsn {
-    /// Converts an instruction of libpcap. libpcap accepts expressions like `ether[-1]`: its interpreter
-    /// looks for this byte 4 GiB after the packet's first one and rejects the packet. Here and in the kernel,
-    /// no such instruction exists.
+    /// Converts an instruction of libpcap. libpcap accepts expressions like `ether[-1]`: its
+    /// interpreter looks for this byte 4 GiB after the packet's first one and rejects the packet.
+    /// Here and in the kernel, no such instruction exists.
     pub(crate) fn as_libpcap_runs_it(self) -> Self {
         let is_absolute_load = matches!(self.code & code::CLASS, code::LD | code::LDX)
             && matches!(self.code & code::MODE, code::ABS | code::MSH);
@@ -318,11 +318,12 @@ impl ClassicInsn {
         self
     }
 
-    /// The decoded instruction at `index` of a program; `None` if it is invalid. Slots, operands and targets
-    /// are not checked.
+    /// The decoded instruction at `index` of a program; `None` if it is invalid. Slots, operands
+    /// and targets are not checked.
     pub(crate) fn decode(self, index: u32) -> Option<Op> {
         let Self { code, k, .. } = self;
         let next = index + 1;
+
         Some(match code {
             code::NEG => Op::Negate,
             code::TAX => Op::Tax,
@@ -358,13 +359,17 @@ impl ClassicInsn {
 
     fn source(self) -> Option<Source> {
         let Self { code, k, .. } = self;
-        let (width, to_a) = (self.width()?, code & code::CLASS == code::LD);
+        let width = self.width()?;
+        let to_a = code & code::CLASS == code::LD;
+
         match (code & code::MODE, width) {
             (code::IMM, Width::Word) => Some(Source::Constant(k)),
             (code::MEM, Width::Word) => Some(Source::Slot(k)),
             (code::LEN, Width::Word) => Some(Source::WireLen),
             (code::MSH, Width::Byte) if !to_a => Some(Source::HeaderLen(Position::new(k))),
-            (code::ABS, _) if to_a && k >= EXTENSION_OFFSET => Extension::at(k).map(Source::Extension),
+            (code::ABS, _) if to_a && k >= EXTENSION_OFFSET => {
+                Extension::at(k).map(Source::Extension)
+            }
             (code::ABS, _) if to_a => Some(Source::Absolute(width, Position::new(k))),
             (code::IND, _) if to_a => Some(Source::Indirect(width, Position::new(k))),
             _ => None,

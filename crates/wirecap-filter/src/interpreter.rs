@@ -8,8 +8,8 @@ use crate::insn::{
 };
 use crate::netlink;
 
-/// Backward jumps after which a program is considered endless. A loop over the headers of a packet, as in
-/// `protochain`, takes one per header.
+/// Backward jumps after which a program is considered endless. A loop over the headers of a packet,
+/// as in `protochain`, takes one per header.
 pub(crate) const BACKWARD_JUMPS_MAX: u32 = 1 << 16;
 
 /// Runs a filter instruction by instruction.
@@ -31,10 +31,11 @@ impl Interpreter {
         Ok(Self { ops: filter.program.ops().to_vec(), network })
     }
 
-    /// Returns the number of bytes of the packet to keep; 0 rejects it. A program that reads beyond the end
-    /// of `packet`, divides by zero, or does not terminate rejects the packet.
+    /// Returns the number of bytes of the packet to keep; 0 rejects it. A program that reads beyond
+    /// the end of `packet`, divides by zero, or does not terminate rejects the packet.
     pub fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
-        let machine = Machine { interpreter: self, packet, wire_len, context, a: 0, x: 0, slots: [0; _] };
+        let machine =
+            Machine { interpreter: self, packet, wire_len, context, a: 0, x: 0, slots: [0; _] };
         machine.run().unwrap_or(0)
     }
 }
@@ -45,9 +46,13 @@ pub(crate) fn user_space_refuses(extension: Extension) -> Option<&'static str> {
         Extension::Mark => Some("only the host's network stack has marks"),
         Extension::HardwareType => Some("a packet does not contain the type of its interface"),
         Extension::ReceiveHash => Some("only the NIC knows its hash"),
-        Extension::Cpu => Some("the CPU that runs the filter is not the one that received the packet"),
+        Extension::Cpu => {
+            Some("the CPU that runs the filter is not the one that received the packet")
+        }
         Extension::PayloadOffset => Some("only the host's network stack dissects packets"),
-        Extension::Random => Some("a filter in user space gives the same answer for the same packet"),
+        Extension::Random => {
+            Some("a filter in user space gives the same answer for the same packet")
+        }
         _ => None,
     }
 }
@@ -68,6 +73,7 @@ impl Machine<'_> {
     fn run(mut self) -> Option<u32> {
         let mut at = 0_u32;
         let mut backward_jumps = 0;
+
         loop {
             let next = at + 1;
             at = match self.interpreter.ops[at as usize] {
@@ -153,7 +159,9 @@ impl Machine<'_> {
     fn network_offset(&self) -> Option<u32> {
         match self.interpreter.network {
             NetworkHeader::First => Some(0),
-            NetworkHeader::Ethernet => ethernet::network_offset(self.packet, self.context.vlan.is_some()),
+            NetworkHeader::Ethernet => {
+                ethernet::network_offset(self.packet, self.context.vlan.is_some())
+            }
             NetworkHeader::Unknown => unreachable!("refused by `new`"),
         }
     }

@@ -1,9 +1,10 @@
-//! Packet filters in the language of tcpdump, in all forms that capture needs, and an assembler and loader
-//! for eBPF.
+//! Packet filters in the language of tcpdump, in all forms that capture needs, and an assembler and
+//! loader for eBPF.
 //!
-//! A [`Filter`] is a valid classic BPF program for packets of one [`LinkType`]. The system's libpcap, opened
-//! at run time, compiles expressions, so the language and its semantics are libpcap's; the output of
-//! `tcpdump -ddd` can be used without libpcap. A filter runs in one of four forms:
+//! A [`Filter`] is a valid classic BPF program for packets of one [`LinkType`]. The system's
+//! libpcap, opened at run time, compiles expressions, so the language and its semantics are
+//! libpcap's; the output of `tcpdump -ddd` can be used without libpcap. A filter runs in one of
+//! four forms:
 //!
 //! | form | where it runs |
 //! |---|---|
@@ -25,8 +26,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Only [`bpf`] needs privileges. The crate is the filter support of the capture engine `wirecap`, which
-//! exports it as `wirecap::filter` and `wirecap::bpf`.
+//! Only [`bpf`] needs privileges. The crate is the filter support of the capture engine `wirecap`,
+//! which exports it as `wirecap::filter` and `wirecap::bpf`.
 
 mod bounds;
 pub mod bpf;

@@ -1,4 +1,5 @@
-//! Compiles filter expressions with the system's libpcap, so that the language is exactly libpcap's.
+//! Compiles filter expressions with the system's libpcap, so that the language is exactly
+//! libpcap's.
 
 use std::env;
 use std::ffi::{CStr, CString, OsString, c_int};
@@ -33,15 +34,15 @@ pub struct Libpcap {
 }
 
 impl Libpcap {
-    /// Sets the path of libpcap, for a library that is itself named libpcap and would otherwise find itself.
-    /// Has no effect after libpcap was loaded or a path was set.
+    /// Sets the path of libpcap, for a library that is itself named libpcap and would otherwise
+    /// find itself. Has no effect after libpcap was loaded or a path was set.
     pub fn is_at(path: PathBuf) {
         REAL.get_or_init(|| path);
     }
 
-    /// The libpcap of this process, loaded by the first call and never unloaded: from the path set by
-    /// [`is_at`](Self::is_at) or the variable `WIRECAP_LIBPCAP`, otherwise from the dynamic linker's search
-    /// path. A process with more privileges than its user ignores the variable.
+    /// The libpcap of this process, loaded by the first call and never unloaded: from the path set
+    /// by [`is_at`](Self::is_at) or the variable `WIRECAP_LIBPCAP`, otherwise from the dynamic
+    /// linker's search path. A process with more privileges than its user ignores the variable.
     ///
     /// # Errors
     ///
@@ -99,15 +100,17 @@ impl Libpcap {
                 FilterError::Expression { expression: expression.to_owned(), message }
             }
         };
-        let text = CString::new(expression)
-            .map_err(|_| refused(Refusal::Message("a filter expression has no zero byte".to_owned())))?;
+        let text = CString::new(expression).map_err(|_| {
+            refused(Refusal::Message("a filter expression has no zero byte".to_owned()))
+        })?;
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let insns = compile(&self.functions, &text).map_err(refused)?;
+
         Ok(insns.into_iter().map(ClassicInsn::from).map(ClassicInsn::as_libpcap_runs_it).collect())
     }
 
-    /// Prepares `filter` for libpcap's own interpreter, the reference for all tests. Returns `None` for
-    /// filters with Linux extensions, which libpcap's interpreter does not support.
+    /// Prepares `filter` for libpcap's own interpreter, the reference for all tests. Returns `None`
+    /// for filters with Linux extensions, which libpcap's interpreter does not support.
     pub fn prepare(&self, filter: &Filter) -> Option<LibpcapFilter> {
         if filter.asks_linux() {
             return None;
@@ -118,22 +121,27 @@ impl Libpcap {
 }
 
 impl Filter {
-    /// Compiles an expression in the language of pcap-filter(7) for packets of a link type. Matching packets
-    /// are kept up to `snap_len` bytes; 0 for libpcap's maximum, 262,144.
+    /// Compiles an expression in the language of pcap-filter(7) for packets of a link type.
+    /// Matching packets are kept up to `snap_len` bytes; 0 for libpcap's maximum, 262,144.
     ///
-    /// An empty expression matches every packet. Host names in the expression are resolved, which may take
-    /// some time.
+    /// An empty expression matches every packet. Host names in the expression are resolved, which
+    /// may take some time.
     ///
     /// # Errors
     ///
     /// [`FilterError`] if libpcap is missing or rejects the expression.
-    pub fn compile(expression: &str, link_type: LinkType, snap_len: u32) -> Result<Self, FilterError> {
+    pub fn compile(
+        expression: &str,
+        link_type: LinkType,
+        snap_len: u32,
+    ) -> Result<Self, FilterError> {
         Self::compile_in(expression, link_type, snap_len, Ipv4Addr::UNSPECIFIED)
     }
 
-    /// Like [`compile`](Self::compile), for an interface whose IPv4 network has this mask; `ip broadcast`
-    /// matches the network's broadcast addresses. Without a mask (0.0.0.0) these are 0.0.0.0 and
-    /// 255.255.255.255, as with tcpdump on a savefile or on an interface without an address.
+    /// Like [`compile`](Self::compile), for an interface whose IPv4 network has this mask;
+    /// `ip broadcast` matches the network's broadcast addresses. Without a mask (0.0.0.0) these are
+    /// 0.0.0.0 and 255.255.255.255, as with tcpdump on a savefile or on an interface without an
+    /// address.
     ///
     /// # Errors
     ///
@@ -152,9 +160,10 @@ impl Filter {
         Ok(Self { program, link_type, expression: Some(expression.to_owned()) })
     }
 
-    /// Like [`compile`](Self::compile), for packets in a savefile. Those of BSD loopbacks and IPsec interfaces may have
-    /// been captured on any system, and each has its own number for IPv6. The address family in their headers must be
-    /// little-endian, as [`Reader`](wirecap_savefile::Reader) returns it.
+    /// Like [`compile`](Self::compile), for packets in a savefile. Those of BSD loopbacks and IPsec
+    /// interfaces may have been captured on any system, and each has its own number for IPv6. The
+    /// address family in their headers must be little-endian, as
+    /// [`Reader`](wirecap_savefile::Reader) returns it.
     ///
     /// # Errors
     ///
@@ -185,8 +194,8 @@ fn candidates() -> Vec<OsString> {
     told.map_or_else(|| NAMES.map(OsString::from).to_vec(), |path| vec![path])
 }
 
-/// libpcap's DLT number of a link type. For some old link types it differs from the number in files, because
-/// each BSD had its own.
+/// libpcap's DLT number of a link type. For some old link types it differs from the number in
+/// files, because each BSD had its own.
 fn dlt(link_type: LinkType) -> c_int {
     match link_type.0 {
         100 => 11, // RFC 1483 ATM.

@@ -1,7 +1,7 @@
 //! Filters as generated machine code.
 //!
-//! [`x86_64`] generates the code from eBPF instructions and adds no checks of memory accesses. No checks are
-//! necessary: the translation emits a check against the packet's end before each load.
+//! [`x86_64`] generates the code from eBPF instructions and adds no checks of memory accesses. No
+//! checks are necessary: the translation emits a check against the packet's end before each load.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,9 +14,10 @@ use crate::sys::code::Code;
 use crate::translate::{Surroundings, user_program};
 use crate::x86_64;
 
-/// A filter as a function of the packet's address, its captured length, two unused arguments, its length on
-/// the wire, and its [`Surroundings`].
-type Function = unsafe extern "sysv64" fn(*const u8, usize, usize, usize, u64, *const Surroundings) -> u64;
+/// A filter as a function of the packet's address, its captured length, two unused arguments, its
+/// length on the wire, and its [`Surroundings`].
+type Function =
+    unsafe extern "sysv64" fn(*const u8, usize, usize, usize, u64, *const Surroundings) -> u64;
 
 /// A filter as a function in this process. Copies share it.
 #[derive(Clone, Debug)]
@@ -34,8 +35,8 @@ impl MachineCode {
         let program = user_program(filter).map_err(io::Error::other)?;
         let code = x86_64::compile(&program).ok_or(io::ErrorKind::Unsupported)?;
         let code = Arc::new(Code::new(&code)?);
-        // SAFETY: `compile` generates functions of this type. The function is called only through this value,
-        // which owns the code.
+        // SAFETY: `compile` generates functions of this type. The function is called only through
+        // this value, which owns the code.
         let function = unsafe { code.function() };
         Ok(Self { function, _code: code, asks_linux: filter.asks_linux() })
     }
@@ -52,11 +53,12 @@ impl MachineCode {
 
     #[inline]
     fn call(&self, packet: &[u8], wire_len: u32, surroundings: *const Surroundings) -> u32 {
-        // SAFETY: the code lives as long as this value. It does what `user_program`'s instructions do: it
-        // reads the packet between its beginning and its end, the surroundings only if the filter uses Linux
-        // extensions, and its own stack.
-        let verdict =
-            unsafe { (self.function)(packet.as_ptr(), packet.len(), 0, 0, wire_len.into(), surroundings) };
+        // SAFETY: the code lives as long as this value. It does what `user_program`'s instructions
+        // do: it reads the packet between its beginning and its end, the surroundings only if the
+        // filter uses Linux extensions, and its own stack.
+        let verdict = unsafe {
+            (self.function)(packet.as_ptr(), packet.len(), 0, 0, wire_len.into(), surroundings)
+        };
         verdict as u32
     }
 }

@@ -5,7 +5,8 @@ const HEADER_BYTES: usize = 4;
 /// The bits of the type that are not flags.
 const TYPE_MASK: u16 = 0x3fff;
 
-/// The offset in `packet` of the attribute of this type, searched from `start` on; 0 if there is none.
+/// The offset in `packet` of the attribute of this type, searched from `start` on; 0 if there is
+/// none.
 pub(crate) fn find(packet: &[u8], start: u32, kind: u32) -> u32 {
     find_from(packet, start as usize, kind).unwrap_or(0)
 }

@@ -10,7 +10,8 @@ use crate::error::FilterError;
 use crate::filter::Filter;
 use crate::insn::ClassicInsn;
 
-/// A filter for packets whose link type is not yet known. Each interface compiles it for its link type.
+/// A filter for packets whose link type is not yet known. Each interface compiles it for its link
+/// type.
 ///
 /// ```
 /// use wirecap_filter::FilterRequest;
@@ -26,8 +27,8 @@ use crate::insn::ClassicInsn;
 pub enum FilterRequest {
     /// An expression in the language of pcap-filter(7). An empty expression matches every packet.
     Expression(String),
-    /// A classic BPF program for any link type. Its result decides whether a packet matches; the number of
-    /// bytes to keep is ignored.
+    /// A classic BPF program for any link type. Its result decides whether a packet matches; the
+    /// number of bytes to keep is ignored.
     Program(Vec<ClassicInsn>),
 }
 
@@ -62,12 +63,17 @@ impl FilterRequest {
         }
     }
 
-    /// Compiles the filter for packets of this link type, on an interface whose IPv4 network has this mask.
+    /// Compiles the filter for packets of this link type, on an interface whose IPv4 network has
+    /// this mask.
     ///
     /// # Errors
     ///
     /// As for [`Filter::compile_in`] and [`Filter::from_program`].
-    pub fn compile_in(&self, link_type: LinkType, netmask: Ipv4Addr) -> Result<Filter, FilterError> {
+    pub fn compile_in(
+        &self,
+        link_type: LinkType,
+        netmask: Ipv4Addr,
+    ) -> Result<Filter, FilterError> {
         #[cfg(sabotage)]
         let link_type = if crate::sabotage::is("expression-for-the-wrong-link-type") {
             LinkType::ETHERNET
@@ -111,15 +117,22 @@ mod tests {
     fn an_expression_is_compiled_for_the_link_type_of_the_packets() {
         let mut ip = vec![0; 40];
         ip[..10].copy_from_slice(&[0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17]);
+
         let ethernet = [&[2; 12][..], &[8, 0], &ip].concat();
-        let cooked = [&[8, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 6, 2, 2, 2, 2, 2, 2, 0, 0][..], &ip].concat();
-        let packets = [(LinkType::ETHERNET, ethernet), (LinkType::RAW, ip), (LinkType::LINUX_SLL2, cooked)];
+        let cooked =
+            [&[8, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 6, 2, 2, 2, 2, 2, 2, 0, 0][..], &ip].concat();
+        let packets =
+            [(LinkType::ETHERNET, ethernet), (LinkType::RAW, ip), (LinkType::LINUX_SLL2, cooked)];
+
         for (link_type, _) in &packets {
             let filter = FilterRequest::from("udp and ip[9] = 17").compile(*link_type).unwrap();
             assert_eq!(filter.link_type(), *link_type, "the link type of the filter");
+
             let program = CompiledFilter::new(&filter).unwrap();
-            let matches =
-                |packet: &[u8]| program.matches(packet, packet.len() as u32, &Context::default()) > 0;
+            let matches = |packet: &[u8]| {
+                program.matches(packet, packet.len() as u32, &Context::default()) > 0
+            };
+
             for (other, bytes) in &packets {
                 assert_eq!(
                     matches(bytes),

@@ -1,13 +1,16 @@
-//! Decides whether a filter may match packets of which only some bits are known, for instance from a row of
-//! an index.
+//! Decides whether a filter may match packets of which only some bits are known, for instance from
+//! a row of an index.
 //!
-//! The program runs on values with some known bits, a minimum and a maximum. If a branch may go both ways,
-//! both are followed, so that no matching packet is excluded. The number of steps is bounded.
+//! The program runs on values with some known bits, a minimum and a maximum. If a branch may go
+//! both ways, both are followed, so that no matching packet is excluded. The number of steps is
+//! bounded.
 
 use std::ops::RangeInclusive;
 
 use crate::filter::Filter;
-use crate::insn::{Base, Condition, Op, Operand, Operation, Register, SLOTS, Source, Verdict, Width};
+use crate::insn::{
+    Base, Condition, Op, Operand, Operation, Register, SLOTS, Source, Verdict, Width,
+};
 
 /// Common properties of packets: known bits of their first bytes, and bounds of their lengths.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +22,8 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// A sketch of packets with at most `captured_max` captured bytes, of which only the range of the length
-    /// on the wire is known.
+    /// A sketch of packets with at most `captured_max` captured bytes, of which only the range of
+    /// the length on the wire is known.
     pub fn new(captured_max: u32, wire_len: RangeInclusive<u32>) -> Self {
         Self { bytes: Vec::new(), captured_max, wire_len }
     }
@@ -54,7 +57,8 @@ impl Sketch {
         if offset.checked_add(count)? > self.captured_max {
             return None;
         }
-        let (mut mask, mut bits) = (0, 0);
+        let mut mask = 0;
+        let mut bits = 0;
         for index in offset..offset + count {
             let (known, byte) = self.bytes.get(index as usize).copied().unwrap_or_default();
             (mask, bits) = (mask << 8 | u32::from(known), bits << 8 | u32::from(byte));
@@ -89,8 +93,8 @@ const STEPS_MAX: u32 = 20_000;
 const ALTERNATIVES_MAX: usize = 256;
 
 impl Filter {
-    /// Whether the filter may match a packet with the properties of the sketch. `false` is certain for
-    /// packets in a file, whose [`Context`](crate::Context) is unknown.
+    /// Whether the filter may match a packet with the properties of the sketch. `false` is certain
+    /// for packets in a file, whose [`Context`](crate::Context) is unknown.
     pub fn can_match(&self, sketch: &Sketch) -> bool {
         let mut is_match = false;
         let explored = self.explore(sketch, &mut |_| {
@@ -101,8 +105,8 @@ impl Filter {
     }
 
     /// What packets with the properties of the sketch need to match: all conditions of at least one
-    /// alternative. Returns `None` if there are too many alternatives or steps, or a backward jump. An
-    /// alternative without conditions means that any of these packets may match.
+    /// alternative. Returns `None` if there are too many alternatives or steps, or a backward jump.
+    /// An alternative without conditions means that any of these packets may match.
     pub fn needs(&self, sketch: &Sketch) -> Option<Vec<Vec<Need>>> {
         let mut alternatives = Vec::new();
         let explored = self.explore(sketch, &mut |needs| {
@@ -114,8 +118,8 @@ impl Filter {
         (explored && alternatives.len() <= ALTERNATIVES_MAX).then_some(alternatives)
     }
 
-    /// Calls `matched` with the conditions of each path to a match, until it returns false. Returns `false`
-    /// if there are too many steps or a backward jump.
+    /// Calls `matched` with the conditions of each path to a match, until it returns false. Returns
+    /// `false` if there are too many steps or a backward jump.
     fn explore(&self, sketch: &Sketch, matched: &mut dyn FnMut(&Vec<Need>) -> bool) -> bool {
         let start = Path {
             at: 0,
@@ -124,13 +128,16 @@ impl Filter {
             slots: [Value::constant(0); _],
             needs: Vec::new(),
         };
-        let (mut paths, mut steps) = (vec![start], 0);
+        let mut paths = vec![start];
+        let mut steps = 0;
+
         while let Some(mut path) = paths.pop() {
             loop {
                 steps += 1;
                 if steps > STEPS_MAX {
                     return false;
                 }
+
                 match path.step(self.program.ops()[path.at as usize], sketch) {
                     Step::On => {}
                     Step::Fork(other) => paths.push(*other),
@@ -141,12 +148,13 @@ impl Filter {
                 }
             }
         }
+
         true
     }
 }
 
-/// A partially known value. If it is an unchanged field of the packet, at `origin`, a condition on it is a
-/// condition on the packet.
+/// A partially known value. If it is an unchanged field of the packet, at `origin`, a condition on
+/// it is a condition on the packet.
 #[derive(Clone, Copy, Debug)]
 struct Value {
     /// The mask of known bits, and their values.
@@ -171,7 +179,8 @@ impl Value {
     }
 
     fn between(least: u32, most: u32) -> Self {
-        // All numbers of the range have the same bits above the highest bit in which its ends differ.
+        // All numbers of the range have the same bits above the highest bit in which its ends
+        // differ.
         let mask = match (least ^ most).leading_zeros() {
             32 => u32::MAX,
             same => !(u32::MAX >> same),
@@ -185,7 +194,8 @@ impl Value {
 
     /// The values that both allow; `None` if there are none.
     fn and_also(self, other: Self) -> Option<Self> {
-        let (least, most) = (self.least.max(other.least), self.most.min(other.most));
+        let least = self.least.max(other.least);
+        let most = self.most.min(other.most);
         let contradicts = (self.bits ^ other.bits) & self.mask & other.mask != 0;
         if least > most || contradicts {
             return None;
@@ -202,31 +212,45 @@ impl Value {
         if let (Some(a), Some(b)) = (self.known(), other.known()) {
             return crate::interpreter::compute(operation, a, b).map(Self::constant);
         }
+
         let bounds = |least: Option<u32>, most: Option<u32>| match (least, most) {
             (Some(least), Some(most)) => Self::between(least, most),
             _ => Self::UNKNOWN,
         };
-        let (zeros, other_zeros) = (self.mask & !self.bits, other.mask & !other.bits);
+        let zeros = self.mask & !self.bits;
+        let other_zeros = other.mask & !other.bits;
+
         Some(match operation {
-            Operation::Add => bounds(self.least.checked_add(other.least), self.most.checked_add(other.most)),
-            Operation::Sub => bounds(self.least.checked_sub(other.most), self.most.checked_sub(other.least)),
-            Operation::Mul => bounds(self.least.checked_mul(other.least), self.most.checked_mul(other.most)),
+            Operation::Add => {
+                bounds(self.least.checked_add(other.least), self.most.checked_add(other.most))
+            }
+            Operation::Sub => {
+                bounds(self.least.checked_sub(other.most), self.most.checked_sub(other.least))
+            }
+            Operation::Mul => {
+                bounds(self.least.checked_mul(other.least), self.most.checked_mul(other.most))
+            }
             Operation::Div | Operation::Mod if other.most == 0 => return None,
-            Operation::Div => Self::between(self.least / other.most, self.most / other.least.max(1)),
+            Operation::Div => {
+                Self::between(self.least / other.most, self.most / other.least.max(1))
+            }
             Operation::Mod if self.most < other.least => Self { origin: None, ..self },
             Operation::Mod => Self::between(0, self.most.min(other.most - 1)),
             Operation::And => {
                 Self::of_bits(self.mask & other.mask | zeros | other_zeros, self.bits & other.bits)
             }
-            Operation::Or => {
-                Self::of_bits(self.mask & other.mask | self.bits | other.bits, self.bits | other.bits)
-            }
+            Operation::Or => Self::of_bits(
+                self.mask & other.mask | self.bits | other.bits,
+                self.bits | other.bits,
+            ),
             Operation::Xor => Self::of_bits(self.mask & other.mask, self.bits ^ other.bits),
             Operation::ShiftLeft | Operation::ShiftRight => match other.known() {
                 Some(by @ 0..32) if operation == Operation::ShiftLeft => {
                     Self::of_bits(self.mask << by | !(u32::MAX << by), self.bits << by)
                 }
-                Some(by @ 0..32) => Self::of_bits(self.mask >> by | !(u32::MAX >> by), self.bits >> by),
+                Some(by @ 0..32) => {
+                    Self::of_bits(self.mask >> by | !(u32::MAX >> by), self.bits >> by)
+                }
                 _ => Self::UNKNOWN,
             },
         })
@@ -249,8 +273,8 @@ impl Value {
         }
     }
 
-    /// The value given that the condition is true or false; not as narrow as possible, to keep the code
-    /// simple.
+    /// The value given that the condition is true or false; not as narrow as possible, to keep the
+    /// code simple.
     fn after(self, condition: Condition, other: u32, holds: bool) -> Self {
         let bounds = match (condition, holds) {
             (Condition::Equal, true) => Self::constant(other),
@@ -293,6 +317,7 @@ enum Step {
 impl Path {
     fn step(&mut self, op: Op, sketch: &Sketch) -> Step {
         let mut next = self.at + 1;
+
         match op {
             Op::Load(register, source) => match self.load(source, sketch) {
                 Some(value) => *self.register(register) = value,
@@ -304,7 +329,8 @@ impl Path {
                 None => return Step::Rejected,
             },
             Op::Negate => {
-                self.a = self.a.known().map_or(Value::UNKNOWN, |a| Value::constant(a.wrapping_neg()));
+                self.a =
+                    self.a.known().map_or(Value::UNKNOWN, |a| Value::constant(a.wrapping_neg()));
             }
             Op::Tax => self.x = self.a,
             Op::Txa => self.a = self.x,
@@ -321,6 +347,7 @@ impl Path {
             Op::Return(Verdict::A) if self.a.most == 0 => return Step::Rejected,
             Op::Return(_) => return Step::Matched,
         }
+
         self.at = next;
         Step::On
     }
@@ -368,17 +395,22 @@ impl Path {
                     let least = place.offset.checked_add(self.x.least)?;
                     let loaded = sketch.load(width, least)?;
                     // Any number of this width.
-                    Value::of_bits(!(u32::MAX >> (32 - 8 * loaded.origin.map_or(4, |(_, count)| count))), 0)
+                    Value::of_bits(
+                        !(u32::MAX >> (32 - 8 * loaded.origin.map_or(4, |(_, count)| count))),
+                        0,
+                    )
                 }
             },
             Source::HeaderLen(place) if place.base == Base::Packet => {
-                let low =
-                    sketch.load(Width::Byte, place.offset)?.compute(Operation::And, Value::constant(0xf))?;
+                let low = sketch
+                    .load(Width::Byte, place.offset)?
+                    .compute(Operation::And, Value::constant(0xf))?;
                 low.compute(Operation::ShiftLeft, Value::constant(2))?
             }
-            Source::Absolute(..) | Source::Indirect(..) | Source::HeaderLen(_) | Source::Extension(_) => {
-                Value::UNKNOWN
-            }
+            Source::Absolute(..)
+            | Source::Indirect(..)
+            | Source::HeaderLen(_)
+            | Source::Extension(_) => Value::UNKNOWN,
         })
     }
 }
@@ -418,6 +450,7 @@ mod tests {
         let packet = udp([10, 0, 0, 1], [10, 0, 0, 2], [53, 4000]);
         let sketch = sketch(&packet);
         assert!(sketch.agrees_with(&packet));
+
         for expression in [
             "udp",
             "ip",
@@ -435,6 +468,7 @@ mod tests {
             let filter = Filter::compile(expression, LinkType::ETHERNET, 0).unwrap();
             assert!(filter.can_match(&sketch), "{expression}");
         }
+
         for expression in [
             "tcp",
             "ip6",
@@ -464,8 +498,10 @@ mod tests {
         sketch.know(14, &[0x45]);
         sketch.know_bits(20, 0x3f, 0);
         sketch.know_bits(21, 0xff, 0);
-        let needs =
-            |expression| Filter::compile(expression, LinkType::ETHERNET, 0).unwrap().needs(&sketch).unwrap();
+
+        let needs = |expression| {
+            Filter::compile(expression, LinkType::ETHERNET, 0).unwrap().needs(&sketch).unwrap()
+        };
         let host = |offset| Need { offset, byte_count: 4, value: 0x0a00_0001 };
         assert_eq!(needs("host 10.0.0.1"), [vec![host(26)], vec![host(30)]]);
         assert_eq!(needs("src host 10.0.0.1 and not tcp").len(), 1);
@@ -486,17 +522,20 @@ mod tests {
     fn a_packet_that_matches_is_never_excluded() {
         // Loads, stores, arithmetic and jumps of all kinds.
         const CODES: [u16; 22] = [
-            0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0x80, 0x00, 0x01, 0xb1, 0x60, 0x02, 0x04, 0x14, 0x54, 0x44,
-            0x64, 0x74, 0x15, 0x25, 0x45, 0x07,
+            0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0x80, 0x00, 0x01, 0xb1, 0x60, 0x02, 0x04, 0x14,
+            0x54, 0x44, 0x64, 0x74, 0x15, 0x25, 0x45, 0x07,
         ];
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+
         let mut below = |limit: u32| {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
             ((state >> 32) as u32) % limit
         };
-        let (mut matched, mut excluded) = (0, 0);
+        let mut matched = 0;
+        let mut excluded = 0;
+
         for _ in 0..30_000 {
             let count = 1 + below(40);
             let mut program: Vec<ClassicInsn> = (0..count)
@@ -512,29 +551,39 @@ mod tests {
                 })
                 .collect();
             program.extend([1, 0].map(|k| ClassicInsn { code: 6, jt: 0, jf: 0, k }));
+
             let at = below(count + 1) as usize;
             program.insert(
                 at,
                 ClassicInsn { code: 0x15, jt: 0, jf: (program.len() - 1 - at) as u8, k: below(4) },
             );
+
             let filter = Filter::from_program(program, LinkType::RAW).unwrap();
             let packet: Vec<u8> = (0..14 + below(60)).map(|_| below(4) as u8).collect();
-            let (len, more) = (packet.len() as u32, below(40));
+            let len = packet.len() as u32;
+            let more = below(40);
             let wire_len = len + more;
             let mut sketch = Sketch::new(len + more / 2, wire_len - more / 2..=wire_len + more);
+
             for (offset, &byte) in packet.iter().enumerate() {
                 if below(4) > 0 {
                     sketch.know_bits(offset, below(256) as u8, byte);
                 }
             }
+
             assert!(sketch.agrees_with(&packet));
-            let matches =
-                CompiledFilter::new(&filter).unwrap().matches(&packet, wire_len, &Context::default()) > 0;
+            let matches = CompiledFilter::new(&filter).unwrap().matches(
+                &packet,
+                wire_len,
+                &Context::default(),
+            ) > 0;
+
             let can_match = filter.can_match(&sketch);
             assert!(!matches || can_match, "{filter}\n{packet:?}\n{sketch:?}");
             matched += u32::from(matches);
             excluded += u32::from(!can_match);
         }
+
         assert!(matched > 1000 && excluded > 1000, "{matched} matched, {excluded} were excluded");
     }
 }

@@ -1,10 +1,10 @@
 //! Filters that the kernel runs for packet sockets.
 //!
-//! The kernel's classic BPF differs from libpcap's in three ways. It sees a frame without its outer VLAN tag,
-//! which the kernel has removed; a second program handles such frames (`tagged`). It uses only the low five
-//! bits of the index register for shifts. And an offset that becomes negative is relative to the network or
-//! link-layer header instead of rejecting the packet. Where a difference may matter, the kernel passes the
-//! packet and user space decides.
+//! The kernel's classic BPF differs from libpcap's in three ways. It sees a frame without its outer
+//! VLAN tag, which the kernel has removed; a second program handles such frames (`tagged`). It uses
+//! only the low five bits of the index register for shifts. And an offset that becomes negative is
+//! relative to the network or link-layer header instead of rejecting the packet. Where a difference
+//! may matter, the kernel passes the packet and user space decides.
 
 use crate::bounds::index_stays_below;
 use crate::compiled::CompiledFilter;
@@ -44,22 +44,27 @@ pub enum Unsure {
 }
 
 impl Filter {
-    /// The filter for a packet socket (`SO_ATTACH_FILTER`). `before` is the number of instructions that the
-    /// caller inserts before it; `keep` is the number of bytes that the socket keeps of a matching packet.
+    /// The filter for a packet socket (`SO_ATTACH_FILTER`). `before` is the number of instructions
+    /// that the caller inserts before it; `keep` is the number of bytes that the socket keeps of a
+    /// matching packet.
     ///
-    /// The kernel removes the outer VLAN tag of a packet before a socket's filter runs. The returned program
-    /// decides like the filter on the whole packet. A program that loads data available only in the kernel
-    /// was written for the kernel and is used unchanged.
+    /// The kernel removes the outer VLAN tag of a packet before a socket's filter runs. The
+    /// returned program decides like the filter on the whole packet. A program that loads data
+    /// available only in the kernel was written for the kernel and is used unchanged.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`] if the kernel would decide differently from libpcap, or does not accept the program.
+    /// [`Unsupported`] if the kernel would decide differently from libpcap, or does not accept the
+    /// program.
     pub fn for_socket(&self, keep: u32, before: usize) -> Result<SocketForm, Unsupported> {
         if self.program.has_loop() {
             return Err(Unsupported::Loop);
         }
+
         let form = match CompiledFilter::new(self) {
-            Ok(compiled) if !self.is_for_the_kernel() => self.for_whole_packets(compiled, keep, before)?,
+            Ok(compiled) if !self.is_for_the_kernel() => {
+                self.for_whole_packets(compiled, keep, before)?
+            }
             _ => SocketForm { program: self.beginning_with_zero(keep), unsure: Unsure::Nothing },
         };
         match before + form.program.len() {
@@ -77,13 +82,20 @@ impl Filter {
         if let Some(difference) = self.difference() {
             return Err(Unsupported::Differs { difference });
         }
+
         if !index_stays_below(&self.program, OFFSET_MAX) {
-            return Ok(SocketForm { program: self.of_untagged(WHOLE), unsure: Unsure::Everything(compiled) });
+            return Ok(SocketForm {
+                program: self.of_untagged(WHOLE),
+                unsure: Unsure::Everything(compiled),
+            });
         }
+
         let whole = self.of_both(keep).filter(|program| before + program.len() <= INSNS_MAX);
         Ok(match whole {
             Some(program) => SocketForm { program, unsure: Unsure::Nothing },
-            None => SocketForm { program: self.of_untagged(keep), unsure: Unsure::Tagged(compiled) },
+            None => {
+                SocketForm { program: self.of_untagged(keep), unsure: Unsure::Tagged(compiled) }
+            }
         })
     }
 
@@ -96,8 +108,12 @@ impl Filter {
     pub fn beside_socket(&self) -> Result<SocketForm, Unsupported> {
         if self.is_for_the_kernel() {
             let reason = "only the kernel knows it of a live packet";
-            let extension = self.extensions().find(|extension| !is_known_of_whole_packets(*extension));
-            return Err(Unsupported::Extension { extension: extension.expect("it asks for one"), reason });
+            let extension =
+                self.extensions().find(|extension| !is_known_of_whole_packets(*extension));
+            return Err(Unsupported::Extension {
+                extension: extension.expect("it asks for one"),
+                reason,
+            });
         }
         let program = vec![ClassicInsn { code: 0x06, jt: 0, jf: 0, k: WHOLE }];
         Ok(SocketForm { program, unsure: Unsure::Everything(CompiledFilter::new(self)?) })
@@ -126,8 +142,8 @@ impl Filter {
         })
     }
 
-    /// The program, keeping this number of bytes of a matching packet. It first clears the accumulator, which
-    /// preceding instructions may have changed.
+    /// The program, keeping this number of bytes of a matching packet. It first clears the
+    /// accumulator, which preceding instructions may have changed.
     fn beginning_with_zero(&self, keep: u32) -> Vec<ClassicInsn> {
         let insns = self.program().iter().zip(self.program.ops());
         let kept = insns.map(|(&insn, op)| match op {
@@ -142,14 +158,16 @@ impl Filter {
         let tagged = without_tag(&self.program, keep)?;
         let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
         let to_the_other = 1 + tagged.len() as u32;
-        let choice = [insn(0x30, 0, 0, VLAN_PRESENT), insn(0x15, 1, 0, 1), insn(0x05, 0, 0, to_the_other)];
+        let choice =
+            [insn(0x30, 0, 0, VLAN_PRESENT), insn(0x15, 1, 0, 1), insn(0x05, 0, 0, to_the_other)];
         Some([&choice[..], &[LOAD_ZERO], &tagged, &self.beginning_with_zero(keep)].concat())
     }
 
     /// The program for packets without a tag. It passes packets that had one, untruncated.
     fn of_untagged(&self, keep: u32) -> Vec<ClassicInsn> {
         let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
-        let mut program = vec![insn(0x30, 0, 0, VLAN_PRESENT), insn(0x15, 0, 1, 1), insn(0x06, 0, 0, WHOLE)];
+        let mut program =
+            vec![insn(0x30, 0, 0, VLAN_PRESENT), insn(0x15, 0, 1, 1), insn(0x06, 0, 0, WHOLE)];
         program.extend(self.beginning_with_zero(keep));
         program
     }
@@ -168,8 +186,8 @@ mod tests {
 
     /// Which packets user space must check.
     fn unsure(expression: &str) -> &'static str {
-        let filter =
-            Filter::compile(expression, LinkType::ETHERNET, 0).expect("libpcap is there, and takes it");
+        let filter = Filter::compile(expression, LinkType::ETHERNET, 0)
+            .expect("libpcap is there, and takes it");
         match filter.for_socket(96, 0).map(|form| form.unsure) {
             Ok(Unsure::Nothing) => "nothing",
             Ok(Unsure::Tagged(_)) => "tagged",

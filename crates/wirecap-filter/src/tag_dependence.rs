@@ -11,12 +11,14 @@ use crate::sketch::Sketch;
 const FRAME_BYTES_MAX: u32 = 1 << 18;
 
 impl Filter {
-    /// Whether the filter may miss packets, or match others, if they arrive without their outer VLAN tag: it compares
-    /// with the types of tags, as `vlan` and `not vlan` do, or a tagged packet can match, and not only by its addresses,
-    /// as with `not port 22`. A filter that no tagged packet matches, such as `udp`, misses nothing.
+    /// Whether the filter may miss packets, or match others, if they arrive without their outer
+    /// VLAN tag: it compares with the types of tags, as `vlan` and `not vlan` do, or a tagged
+    /// packet can match, and not only by its addresses, as with `not port 22`. A filter that no
+    /// tagged packet matches, such as `udp`, misses nothing.
     pub fn depends_on_tags(&self) -> bool {
         self.link_type() == LinkType::ETHERNET
-            && (self.compares_tag_types() || self.reads_beyond_addresses() && self.can_match_tagged())
+            && (self.compares_tag_types()
+                || self.reads_beyond_addresses() && self.can_match_tagged())
     }
 
     fn compares_tag_types(&self) -> bool {
@@ -27,7 +29,8 @@ impl Filter {
         })
     }
 
-    /// Whether the result depends on anything that is at another place, or different, without the tag.
+    /// Whether the result depends on anything that is at another place, or different, without the
+    /// tag.
     fn reads_beyond_addresses(&self) -> bool {
         self.ops().iter().any(|op| match op {
             Op::Load(_, Source::Absolute(width, Position { base: Base::Packet, offset })) => {
@@ -54,7 +57,9 @@ mod tests {
     #[test]
     fn a_filter_depends_on_tags_if_it_would_miss_packets_without_them() {
         let depends = |expression: &&str| {
-            Filter::compile(expression, LinkType::ETHERNET, 0).expect("libpcap takes it").depends_on_tags()
+            Filter::compile(expression, LinkType::ETHERNET, 0)
+                .expect("libpcap takes it")
+                .depends_on_tags()
         };
         let reading = [
             "vlan",
@@ -73,6 +78,7 @@ mod tests {
         for expression in reading {
             assert!(depends(&expression), "depends on tags: {expression}");
         }
+
         let others = [
             "",
             "udp",

@@ -1,8 +1,8 @@
 //! Translates classic BPF to eBPF, for XDP programs and for user space.
 //!
-//! Accumulator, index register and packet address are in registers preserved by calls. A load beyond the
-//! packet's end jumps to a separate label; it is not checked if an earlier load on every path to it has
-//! checked as far. Both registers and the scratch memory start as zero.
+//! Accumulator, index register and packet address are in registers preserved by calls. A load
+//! beyond the packet's end jumps to a separate label; it is not checked if an earlier load on every
+//! path to it has checked as far. Both registers and the scratch memory start as zero.
 
 // The translation for user space is used only on platforms with machine code.
 #![cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code, unused_imports))]
@@ -38,8 +38,8 @@ const fn slot_offset(slot: u32) -> i16 {
     -4 * (slot as i16 + 1)
 }
 
-/// XDP: the same. Before Linux 6.8 and without CAP_PERFMON, the verifier takes four bytes for a part of an address if
-/// their offset is a multiple of eight, and rejects a second store to them.
+/// XDP: the same. Before Linux 6.8 and without CAP_PERFMON, the verifier takes four bytes for a
+/// part of an address if their offset is a multiple of eight, and rejects a second store to them.
 const fn xdp_slot_offset(slot: u32) -> i16 {
     -8 * slot as i16 - 4
 }
@@ -61,8 +61,8 @@ enum Environment {
 struct Registers {
     /// The address of the packet's first byte.
     data: Reg,
-    /// XDP: the address after the packet's last byte; undefined after calls, and reloaded. User space: the
-    /// length of the packet.
+    /// XDP: the address after the packet's last byte; undefined after calls, and reloaded. User
+    /// space: the length of the packet.
     end: Reg,
     /// The address of the program's context, or of the [`Surroundings`].
     context: Reg,
@@ -73,7 +73,8 @@ struct Registers {
 /// How loads access the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// They read the packet's memory, in XDP programs where the verifier permits it: at constant offsets.
+    /// They read the packet's memory, in XDP programs where the verifier permits it: at constant
+    /// offsets.
     Direct,
     /// They call the kernel for a copy: slower, but possible for any byte in any fragment.
     Ask,
@@ -132,14 +133,17 @@ impl<'a> Translation<'a> {
 
     fn begin(&mut self) {
         self.load_bounds();
+
         for register in [Register::A, Register::X] {
             if self.flow.needs_start(&self.filter.program, register) {
                 self.asm.mov32(self::register(register), 0);
             }
         }
+
         for slot in (0..SLOTS).filter(|&slot| self.filter.program.loads_slot(slot)) {
             self.asm.store(Size::Word, Reg::R10, self.slot_offset(slot), 0);
         }
+
         if self.filter.program.has_loop() {
             let most = BACKWARD_JUMPS_MAX.cast_signed();
             self.asm.store(Size::Word, Reg::R10, JUMPS_LEFT, most);
@@ -157,7 +161,12 @@ impl<'a> Translation<'a> {
         match op {
             Op::Load(register, source) => self.load(index, self::register(register), source),
             Op::Store(register, slot) => {
-                self.asm.store(Size::Word, Reg::R10, self.slot_offset(slot), self::register(register));
+                self.asm.store(
+                    Size::Word,
+                    Reg::R10,
+                    self.slot_offset(slot),
+                    self::register(register),
+                );
             }
             Op::Alu(operation, operand) => self.alu(operation, operand),
             Op::Negate => _ = self.asm.neg32(A),
@@ -207,9 +216,11 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Shifts by the index register. From 32 on the result is zero; eBPF would use only the low five bits.
+    /// Shifts by the index register. From 32 on the result is zero; eBPF would use only the low
+    /// five bits.
     fn shift(&mut self, alu: Alu) {
-        let (near, done) = (self.asm.label(), self.asm.label());
+        let near = self.asm.label();
+        let done = self.asm.label();
         self.asm.jump_if32(X, Jump::Lt, 32, near).mov32(A, 0).jump(done);
         self.asm.bind(near).alu32(alu, A, X).bind(done);
     }
@@ -236,6 +247,7 @@ impl<'a> Translation<'a> {
     ) {
         let [to_true, to_false] = [if_true, if_false].map(|target| self.label(target));
         let next = self.labels.get(index + 1);
+
         match opposite(condition) {
             Some(opposite) if next == Some(&to_true) => {
                 self.asm.jump_if32(A, opposite, operand, to_false);
@@ -252,7 +264,11 @@ impl<'a> Translation<'a> {
     /// The label for a branch to this instruction.
     fn label(&self, target: u32) -> Label {
         let target = target as usize;
-        if is_rejection(self.filter.program.ops()[target]) { self.exits.reject } else { self.labels[target] }
+        if is_rejection(self.filter.program.ops()[target]) {
+            self.exits.reject
+        } else {
+            self.labels[target]
+        }
     }
 }
 
@@ -266,7 +282,9 @@ fn register(register: Register) -> Reg {
 fn jump(condition: Condition) -> Jump {
     match condition {
         #[cfg(sabotage)]
-        Condition::GreaterOrEqual if crate::sabotage::is("translation-compares-wrongly") => Jump::AnySet,
+        Condition::GreaterOrEqual if crate::sabotage::is("translation-compares-wrongly") => {
+            Jump::AnySet
+        }
         Condition::Equal => Jump::Eq,
         Condition::Greater => Jump::Gt,
         Condition::GreaterOrEqual => Jump::Ge,

@@ -8,8 +8,8 @@ use std::fs::File;
 use rustix::thread::capabilities;
 use wirecap_filter::bpf::asm::{Alu, Assembler, Condition::*, Helper, Insn, Reg::*, Size::*};
 use wirecap_filter::bpf::{
-    BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode,
-    links, programs_named, xdp_md,
+    BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_DROP,
+    XDP_PASS, XdpMode, links, programs_named, xdp_md,
 };
 use wirecap_testbed::{Counters, Generator, Load, Namespace, Traffic, VethPair, privileged};
 
@@ -37,7 +37,8 @@ fn a_program_computes_the_results_of_its_instructions() {
     }
     // Each step depends on the one before; the result is 42 only if all are right.
     let code = program(|asm| {
-        let (loop_start, wrong) = (asm.label(), asm.label());
+        let loop_start = asm.label();
+        let wrong = asm.label();
         asm.load_imm64(R2, 0x1122_3344_5566_7788)
             .mov(R3, R2)
             .to_big_endian(Double, R3)
@@ -60,8 +61,9 @@ fn a_program_computes_the_results_of_its_instructions() {
         asm.bind(wrong).mov(R0, 1).exit();
     });
     // The verifier follows loops only for a loader with CAP_PERFMON.
-    let program = Program::load_trusted(ProgramKind::Xdp, "arithmetic", &code, LoadOptions::default())
-        .unwrap_or_else(|error| panic!("{error}: {:?}", error.source()));
+    let program =
+        Program::load_trusted(ProgramKind::Xdp, "arithmetic", &code, LoadOptions::default())
+            .unwrap_or_else(|error| panic!("{error}: {:?}", error.source()));
     assert_eq!(verdict_of(&program), 42);
 }
 
@@ -153,7 +155,8 @@ fn a_rejected_program_comes_with_the_verifiers_reason() {
         return;
     }
     let code = program(|asm| _ = asm.mov(R0, R3).exit());
-    let error = Program::load(ProgramKind::Xdp, "broken", &code, LoadOptions::default()).unwrap_err();
+    let error =
+        Program::load(ProgramKind::Xdp, "broken", &code, LoadOptions::default()).unwrap_err();
     let BpfError::Rejected { program, log, .. } = &error else { panic!("{error:?}") };
     assert_eq!(program, "broken");
     assert!(log.contains("R3 !read_ok"), "{log}");
@@ -176,7 +179,8 @@ fn bpf_objects_are_found_through_their_users() {
     });
     let found = programs_named(&name).expect("a search");
     assert_eq!(found.len(), 1);
-    let (info, found) = (program.info().expect("its description"), &found[0]);
+    let info = program.info().expect("its description");
+    let found = &found[0];
     assert_eq!(found.info().expect("its description"), info);
     assert_eq!((found.name(), info.kind), (name.as_str(), ProgramKind::Xdp as u32));
 
@@ -209,7 +213,8 @@ fn live_frames_run_the_requested_number_of_times() {
             .store(Double, R0, 0, R1);
         asm.bind(none).mov(R0, XDP_DROP).exit();
     });
-    let frames = LiveFrames { frame: &FRAME, frame_count: 10_007, batch_frames: 64, ingress_ifindex: None };
+    let frames =
+        LiveFrames { frame: &FRAME, frame_count: 10_007, batch_frames: 64, ingress_ifindex: None };
     program.run_live(frames).expect("a run");
     assert_eq!(map.lookup_sums(0).expect("a lookup"), [10_007]);
 }
@@ -249,7 +254,8 @@ fn a_link_holds_its_program_and_can_exchange_it() {
     let namespace = Namespace::new().expect("a namespace");
     let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).expect("a pair");
     let mut counters = Counters::of(&pair.receiver).expect("counters");
-    let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
+    let mut generator =
+        Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
     let drop_all = load("drop_all", |asm| _ = asm.mov(R0, XDP_DROP).exit());
     let pass_all = load("pass_all", |asm| _ = asm.mov(R0, XDP_PASS).exit());
     let attach = |program| {
@@ -285,10 +291,12 @@ fn an_interface_that_cannot_take_the_program_is_an_error() {
     let program = load("nowhere", |asm| _ = asm.mov(R0, XDP_PASS).exit());
     let namespace = Namespace::new().expect("a namespace");
     let attach = |ifindex, mode| namespace.run_in(|| Link::attach_xdp(&program, ifindex, mode));
-    let missing = attach(999_999, XdpMode::Native).expect("in the namespace").expect_err("no such interface");
+    let missing =
+        attach(999_999, XdpMode::Native).expect("in the namespace").expect_err("no such interface");
     assert_eq!(missing.to_string(), "cannot attach an XDP program to interface 999999");
     // The loopback driver has no native XDP; generic XDP works on every interface.
-    let driverless = attach(1, XdpMode::Native).expect("in the namespace").expect_err("no native XDP");
+    let driverless =
+        attach(1, XdpMode::Native).expect("in the namespace").expect_err("no native XDP");
     assert_eq!(driverless.errno(), Some(libc::EOPNOTSUPP));
     attach(1, XdpMode::Generic).expect("in the namespace").expect("generic XDP");
 }
@@ -313,12 +321,15 @@ fn root_loads_xdp_programs_without_the_verifiers_trust() {
     if !privileged() {
         return;
     }
-    // With this boot parameter, the kernel (since Linux 6.7) trusts every program as far as speculation goes.
+    // With this boot parameter, the kernel (since Linux 6.7) trusts every program as far as
+    // speculation goes.
     let mitigates = !std::fs::read_to_string("/proc/cmdline").unwrap().contains("mitigations=off");
     let harmless = program(|asm| _ = asm.mov(R0, XDP_PASS).exit());
-    for (needs_trust, code) in
-        [(true, program(disclosing)), (mitigates, program(with_address_arithmetic)), (false, harmless)]
-    {
+    for (needs_trust, code) in [
+        (true, program(disclosing)),
+        (mitigates, program(with_address_arithmetic)),
+        (false, harmless),
+    ] {
         let before = capabilities(None).unwrap();
         let loaded = Program::load(ProgramKind::Xdp, "untrusted", &code, LoadOptions::default());
         assert_eq!(capabilities(None).unwrap(), before);

@@ -1,6 +1,6 @@
-//! A search for links while another thread attaches and detaches links. It is a separate test program because
-//! a search holds each link open for a moment, so links of other tests would stay attached after their owners
-//! closed them.
+//! A search for links while another thread attaches and detaches links. It is a separate test
+//! program because a search holds each link open for a moment, so links of other tests would stay
+//! attached after their owners closed them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -21,10 +21,15 @@ fn a_search_skips_links_that_are_being_attached_or_detached() {
     let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).expect("a pair");
     let mut code = Assembler::new();
     code.mov(R0, XDP_PASS).exit();
-    let program =
-        Program::load(ProgramKind::Xdp, "attach", &code.finish().expect("a program"), LoadOptions::default())
-            .expect("loaded");
-    let (attached, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+    let program = Program::load(
+        ProgramKind::Xdp,
+        "attach",
+        &code.finish().expect("a program"),
+        LoadOptions::default(),
+    )
+    .expect("loaded");
+    let attached = AtomicU64::new(0);
+    let ended = AtomicU64::new(0);
     let outcome = thread::scope(|scope| {
         scope.spawn(|| {
             let attach_all = || {
@@ -40,7 +45,8 @@ fn a_search_skips_links_that_are_being_attached_or_detached() {
         let outcome = loop {
             searches += 1;
             let outcome = links();
-            let is_enough = attached.load(Ordering::Relaxed) >= ATTACHED || searches >= SEARCHES_MAX;
+            let is_enough =
+                attached.load(Ordering::Relaxed) >= ATTACHED || searches >= SEARCHES_MAX;
             if outcome.is_err() || is_enough {
                 break outcome;
             }

@@ -1,7 +1,7 @@
 //! The bytes of an index file, checked as far as they are read.
 //!
-//! The footer has checksums of itself and of the blocks of the file before it. So a search that reads a small part of an index
-//! detects damage in this part, and does not read the others.
+//! The footer has checksums of itself and of the blocks of the file before it. So a search that
+//! reads a small part of an index detects damage in this part, and does not read the others.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -136,12 +136,14 @@ impl Content {
         let end = self.read(file_bytes.saturating_sub(END_BYTES), file_bytes).map_err(failed)?;
         let footer_bytes = footer_bytes(&end).ok_or_else(truncated)?;
         let start = file_bytes.checked_sub(footer_bytes as u64).ok_or_else(truncated)?;
+
         let footer = match end.len().checked_sub(footer_bytes) {
             Some(place) => end.slice(place..),
             None => self.read(start, file_bytes).map_err(failed)?,
         };
         let place = checksum_place(&footer).ok_or_else(truncated)?;
         let digits = std::str::from_utf8(&footer[place..place + DIGITS]).unwrap_or_default();
+
         match u64::from_str_radix(digits, 16) == Ok(hash_of_footer(&footer, place)) {
             true => Ok((footer.slice(..footer.len() - END), start)),
             false => Err(Damaged::new("its checksum is wrong")),
@@ -166,13 +168,16 @@ impl Blocks {
         Self { content, body, checksums: checksums.into(), is_checked: false }
     }
 
-    /// Reads all blocks at once, and checks them: for a reader of most of them, whose parts may be much smaller than blocks.
+    /// Reads all blocks at once, and checks them: for a reader of most of them, whose parts may be
+    /// much smaller than blocks.
     pub(crate) fn checked(&self) -> Result<Self, Damaged> {
         if self.is_checked {
             return Ok(self.clone());
         }
-        let file =
-            self.content.read(0, self.content.bytes()).map_err(|error| Damaged::new(&error.to_string()))?;
+        let file = self
+            .content
+            .read(0, self.content.bytes())
+            .map_err(|error| Damaged::new(&error.to_string()))?;
         let mut blocks = Self { content: Content::InMemory(file), ..self.clone() };
         blocks.read(0, self.body)?;
         blocks.is_checked = true;
@@ -186,16 +191,23 @@ impl Blocks {
         if self.is_checked {
             return Ok(self.content.read(from, to)?);
         }
+
         let block_bytes = block_bytes(self.body);
         let first = from / block_bytes;
         let start = first * block_bytes;
         let blocks = self.content.read(start, to.next_multiple_of(block_bytes).min(self.body))?;
+
         for (number, block) in (first as usize..).zip(blocks.chunks(block_bytes as usize)) {
             let digits = self.checksums.get(number * DIGITS..(number + 1) * DIGITS);
-            if digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()) != Some(hash(&[block])) {
-                return Err(ParquetError::General("the checksum of a part of it is wrong".to_owned()));
+            if digits.and_then(|digits| u64::from_str_radix(digits, 16).ok())
+                != Some(hash(&[block]))
+            {
+                return Err(ParquetError::General(
+                    "the checksum of a part of it is wrong".to_owned(),
+                ));
             }
         }
+
         Ok(blocks.slice((from - start) as usize..(to - start) as usize))
     }
 }

@@ -15,11 +15,12 @@ use crate::segment::{Compression, FrameLog, Frames, Piece, complete_name};
 
 /// Minimum number of bytes of a piece of an uncompressed file.
 const PLAIN_PIECE_BYTES: u64 = 128 << 10;
-/// The maximum number of rows of a segment. Later flows share rows of unknown flow, so memory is bounded for any
-/// segment.
+/// The maximum number of rows of a segment. Later flows share rows of unknown flow, so memory is
+/// bounded for any segment.
 const ROWS_MAX: usize = 1 << 18;
 
-/// A new index. If the segment could not be read to its end, the index covers the part before the error.
+/// A new index. If the segment could not be read to its end, the index covers the part before the
+/// error.
 #[derive(Debug)]
 pub struct Built {
     /// The index.
@@ -28,7 +29,8 @@ pub struct Built {
     pub fault: Option<ReadError>,
 }
 
-/// Reads the segment at `path`. `progress` gets the number of bytes read, and returns `false` to stop.
+/// Reads the segment at `path`. `progress` gets the number of bytes read, and returns `false` to
+/// stop.
 ///
 /// # Errors
 ///
@@ -39,11 +41,14 @@ pub fn build(path: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Built
     let (source, compression, log) = Frames::open(path).map_err(failed)?;
     let mut reader = Reader::from_start(source)?;
     let mut builder = Builder::new(compression, log);
+
     if reader.offset() > 0 {
         builder.pieces.block(0, true); // the header of a pcap file
     }
+
     let is_plain = compression == Compression::None;
     let mut blocks = 0_u64;
+
     let fault = loop {
         let start = reader.offset();
         for interface in reader.interfaces().iter().skip(builder.link_types.len()) {
@@ -64,25 +69,31 @@ pub fn build(path: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Built
             return Err(failed(io::ErrorKind::Interrupted.into()));
         }
     };
-    let (end, format) = (reader.offset(), reader.format());
+    let end = reader.offset();
+    let format = reader.format();
+
     // It may have grown.
     let bytes = |path: &Path| Some(path.metadata().ok()?.len());
     let file_bytes = bytes(path).or_else(|| bytes(complete_name(path)?)).unwrap_or(identity.bytes);
     let end = End { offset: end, is_whole: fault.is_none(), file_bytes };
+
     Ok(Built { index: builder.finish(identity, format, end), fault })
 }
 
-/// Whether packets after a block of pcapng cannot be read or understood without it: the header of a section, an interface, names,
-/// secrets, or contents of an organization. Copies of packets after it have it, too.
+/// Whether packets after a block of pcapng cannot be read or understood without it: the header of a
+/// section, an interface, names, secrets, or contents of an organization. Copies of packets after
+/// it have it, too.
 fn gives_meaning(block: &[u8]) -> bool {
     const TYPES: [u32; 6] = [0x0a0d_0d0a, 1, 4, 10, 0x0bad, 0x4000_0bad];
     block.first_chunk().is_some_and(|block_type| {
-        TYPES.contains(&u32::from_le_bytes(*block_type)) || TYPES.contains(&u32::from_be_bytes(*block_type))
+        TYPES.contains(&u32::from_le_bytes(*block_type))
+            || TYPES.contains(&u32::from_be_bytes(*block_type))
     })
 }
 
-/// Whether a block has the counters of an interface, which copies have, too. In an uncompressed file it is a small piece; in a
-/// compressed one it is read only with the packets beside it, because it ends each file of a recording.
+/// Whether a block has the counters of an interface, which copies have, too. In an uncompressed
+/// file it is a small piece; in a compressed one it is read only with the packets beside it,
+/// because it ends each file of a recording.
 fn is_statistics(block: &[u8]) -> bool {
     matches!(block, [5, 0, 0, 0, ..] | [0, 0, 0, 5, ..])
 }
@@ -133,12 +144,14 @@ impl Builder {
         let slice = nanos / SLICE_NANOS;
         let mut key = Key { flow: headers.flow, interface: record.interface, slice };
         let mut place = self.place(key);
-        // The row guarantees that every packet agrees with its columns. The filter runs on these columns, not on
-        // packets.
+
+        // The row guarantees that every packet agrees with its columns. The filter runs on these
+        // columns, not on packets.
         if place.is_none_or(|place| !self.done[place].1.agrees_with(record.data)) {
             key.flow = Flow::unknown(link_type);
             place = self.place(key);
         }
+
         let place = place.unwrap_or_else(|| self.add(key));
         let (row, _) = &mut self.done[place];
         let tcp_flags = headers.tcp_flags.filter(|_| key.flow == headers.flow);
@@ -168,6 +181,7 @@ impl Builder {
         let mut rows: Vec<Row> =
             self.done.into_iter().map(|(row, _)| row).filter(|row| row.packets > 0).collect();
         rows.sort_by_cached_key(|row| (row.flow.number(), row.first, row.first_packet));
+
         let summary = Summary {
             identity,
             format,
@@ -216,7 +230,8 @@ const NOTHING: Piece = Piece {
 
 impl Pieces {
     fn new(compression: Compression, log: Arc<FrameLog>) -> Self {
-        let (done, open) = (Vec::new(), NOTHING);
+        let done = Vec::new();
+        let open = NOTHING;
         Self { compression, log, passed: 0, first_frame: 0, done, open, is_begun: false }
     }
 
@@ -261,6 +276,7 @@ impl Pieces {
                 }
             }
         }
+
         self.open.has_context |= is_context;
         self.is_begun = true;
     }
@@ -269,28 +285,35 @@ impl Pieces {
     fn cut(&mut self, start: u64) {
         let mut piece = self.open;
         piece.len = start - piece.begin;
+
         match self.compression {
             Compression::None => (piece.offset, piece.bytes) = (piece.begin, piece.len),
             _ if self.first_frame < self.passed => {
-                let (first, last) = (self.log.get(self.first_frame), self.log.get(self.passed - 1));
-                (piece.offset, piece.bytes) = (first.offset, last.offset + last.bytes - first.offset);
+                let first = self.log.get(self.first_frame);
+                let last = self.log.get(self.passed - 1);
+                (piece.offset, piece.bytes) =
+                    (first.offset, last.offset + last.bytes - first.offset);
             }
             _ => return,
         }
+
         if piece.packets == 0 {
             (piece.earliest, piece.latest) = (0, 0);
         }
         if self.is_begun {
             self.done.push(piece);
         }
+
         self.first_frame = self.passed;
         self.is_begun = false;
         self.open = Piece { begin: start, ..NOTHING };
     }
 
-    /// The last piece ends at `end`, which is inside a frame if the rest of the file could not be read.
+    /// The last piece ends at `end`, which is inside a frame if the rest of the file could not be
+    /// read.
     fn finish(mut self, end: End) -> Vec<Piece> {
         let End { offset: end, is_whole, file_bytes } = end;
+
         if self.compression == Compression::None || is_whole {
             self.passed = self.log.len();
             if self.is_begun {
@@ -303,7 +326,8 @@ impl Pieces {
                 _ if frames > 0 => self.log.get(frames - 1).offset + self.log.get(frames - 1).bytes,
                 _ => 0,
             };
-            let (bytes, len) = (file_bytes.saturating_sub(offset), end - self.open.begin);
+            let bytes = file_bytes.saturating_sub(offset);
+            let len = end - self.open.begin;
             self.done.push(Piece { offset, bytes, len, ..self.open });
         }
         self.done

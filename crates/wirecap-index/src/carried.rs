@@ -1,5 +1,5 @@
-//! The IP packets in frames whose headers have no fixed length: PPP, Wi-Fi, and packets of firewalls' logs. The index has no
-//! columns for these headers, so a search reads their packets.
+//! The IP packets in frames whose headers have no fixed length: PPP, Wi-Fi, and packets of
+//! firewalls' logs. The index has no columns for these headers, so a search reads their packets.
 
 use wirecap_savefile::LinkType;
 
@@ -22,11 +22,21 @@ const IPV6: u16 = 0x86dd;
 pub(crate) fn is_known(link_type: LinkType) -> bool {
     matches!(
         link_type,
-        PPP | PPP_HDLC | PPPOE | CISCO_HDLC | IEEE802_11 | PFLOG | PRISM | RADIOTAP | AVS | PPI | NFLOG
+        PPP | PPP_HDLC
+            | PPPOE
+            | CISCO_HDLC
+            | IEEE802_11
+            | PFLOG
+            | PRISM
+            | RADIOTAP
+            | AVS
+            | PPI
+            | NFLOG
     )
 }
 
-/// The IP packet in a frame; `None` if there is none, if it is encrypted, or if the link type is not known.
+/// The IP packet in a frame; `None` if there is none, if it is encrypted, or if the link type is
+/// not known.
 pub(crate) fn ip_packet(link_type: LinkType, frame: &[u8]) -> Option<&[u8]> {
     match link_type {
         PPP | PPP_HDLC => ppp(frame),
@@ -84,16 +94,20 @@ fn ieee802_11(frame: &[u8], is_padded: bool) -> Option<&[u8]> {
     const ORDER: u8 = 0x80;
     const AGGREGATED: u8 = 0x80;
     const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
+
     let [kind, flags, ..] = *frame else { return None };
     if kind & TYPE != DATA || kind & NO_DATA != 0 || flags & PROTECTED != 0 {
         return None;
     }
+
     let mut len = if flags & BOTH_DISTRIBUTION == BOTH_DISTRIBUTION { 30 } else { 24 };
     let mut is_aggregated = false;
+
     if kind & QOS != 0 {
         is_aggregated = frame.get(len)? & AGGREGATED != 0;
         len += if flags & ORDER == 0 { 2 } else { 6 };
     }
+
     if is_padded {
         len = len.next_multiple_of(4);
     }
@@ -101,6 +115,7 @@ fn ieee802_11(frame: &[u8], is_padded: bool) -> Option<&[u8]> {
         // The first of several packets, after its addresses and its length.
         len += 14;
     }
+
     let payload = frame.get(len..)?.strip_prefix(&SNAP)?;
     of_ether_type(be16(payload, 0)?, payload.get(2..)?)
 }
@@ -111,17 +126,21 @@ fn radiotap_is_padded(header: &[u8]) -> Option<bool> {
     const FLAGS: u32 = 2;
     const MORE_WORDS: u32 = 1 << 31;
     const DATA_PAD: u8 = 0x20;
+
     let word = |at: usize| header.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let present = word(4)?;
     let mut at = 8;
     let mut last = present;
+
     while last & MORE_WORDS != 0 {
         last = word(at)?;
         at += 4;
     }
+
     if present & TIME != 0 {
         at = at.next_multiple_of(8) + 8;
     }
+
     Some(present & FLAGS != 0 && header.get(at)? & DATA_PAD != 0)
 }
 
@@ -138,18 +157,23 @@ fn avs(frame: &[u8]) -> Option<&[u8]> {
     ieee802_11(frame.get(len as usize..)?, false)
 }
 
-/// Elements of a length and a type, in the byte order of a little-endian system; the packet is one of them.
+/// Elements of a length and a type, in the byte order of a little-endian system; the packet is one
+/// of them.
 fn nflog(frame: &[u8]) -> Option<&[u8]> {
     const PAYLOAD: u16 = 9;
     let mut at = 4;
+
     loop {
-        let (len, element) = (usize::from(le16(frame, at)?), le16(frame, at + 2)?);
+        let len = usize::from(le16(frame, at)?);
+        let element = le16(frame, at + 2)?;
+
         if len < 4 {
             return None;
         }
         if element == PAYLOAD {
             return frame.get(at + 4..(at + len).min(frame.len()));
         }
+
         at += len.next_multiple_of(4);
     }
 }
@@ -201,6 +225,7 @@ mod tests {
             (PFLOG, radiotap(&[[61].as_slice(), &[0; 63]].concat(), &IP)),
             (NFLOG, [&[2, 0, 0, 0, 6, 0, 1, 0, 1, 2, 0, 0, 24, 0, 9, 0], &IP[..]].concat()),
         ];
+
         for (link_type, frame) in &frames {
             assert_eq!(ip_packet(*link_type, frame), Some(&IP[..]), "{link_type:?} {frame:02x?}");
             assert!(is_known(*link_type));
@@ -209,6 +234,7 @@ mod tests {
                 let _ = ip_packet(*link_type, &frame[..len]);
             }
         }
+
         let without = [
             wifi(&[0x08, 0x41], 24, IPV4),
             wifi(&[0x48, 1], 24, IPV4),
@@ -218,6 +244,7 @@ mod tests {
         for frame in &without {
             assert_eq!(ip_packet(IEEE802_11, frame), None, "{frame:02x?}");
         }
+
         assert!(!is_known(LinkType(189)));
     }
 }

@@ -9,8 +9,8 @@ use crate::query::Query;
 use crate::storage::Storage;
 
 impl Plan {
-    /// Finds packets as [`run_in`](Self::run_in), writes them with `writer`, and ends the savefile. `None` if its reader closed
-    /// the pipe before the last packet was found.
+    /// Finds packets as [`run_in`](Self::run_in), writes them with `writer`, and ends the savefile.
+    /// `None` if its reader closed the pipe before the last packet was found.
     ///
     /// # Errors
     ///
@@ -24,16 +24,19 @@ impl Plan {
     ) -> Result<Option<Outcome>, E> {
         let mut extract = Extract::new(writer);
         let mut is_closed = false;
-        let outcome = self.run_whole(storage, query, note, &mut |item| match extract.write_item(&item) {
-            Err(WriteError::BrokenPipe { .. }) => {
-                is_closed = true;
-                Ok(false)
-            }
-            written => written.map(|()| true).map_err(E::from),
-        })?;
+
+        let outcome =
+            self.run_whole(storage, query, note, &mut |item| match extract.write_item(&item) {
+                Err(WriteError::BrokenPipe { .. }) => {
+                    is_closed = true;
+                    Ok(false)
+                }
+                written => written.map(|()| true).map_err(E::from),
+            })?;
         if is_closed {
             return Ok(None);
         }
+
         match extract.end() {
             Ok(()) | Err(WriteError::BrokenPipe { .. }) => Ok(Some(outcome)),
             Err(error) => Err(error.into()),
@@ -93,10 +96,11 @@ impl<S: Sink> Extract<S> {
         self.add_interface(&interface)
     }
 
-    /// All interfaces get the same snapshot length: libpcap rejects a file whose interfaces have different
-    /// ones.
+    /// All interfaces get the same snapshot length: libpcap rejects a file whose interfaces have
+    /// different ones.
     fn add_interface(&mut self, interface: &Interface) -> Result<(), WriteError> {
-        self.writer.add_interface(&Interface { snap_len: PACKET_BYTES_MAX, ..interface.clone() })?;
+        self.writer
+            .add_interface(&Interface { snap_len: PACKET_BYTES_MAX, ..interface.clone() })?;
         self.interfaces += 1;
         Ok(())
     }

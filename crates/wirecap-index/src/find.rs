@@ -1,4 +1,5 @@
-//! Finds packets in many segments, in order of time, reading only the pieces that may contain matches.
+//! Finds packets in many segments, in order of time, reading only the pieces that may contain
+//! matches.
 //!
 //! Pieces of all files are read in the order of their earliest packet. Packets wait in a heap until
 //! no unread piece can contain an earlier one, so memory use depends on the number of pieces that
@@ -14,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wirecap_savefile::{
-    Block, Direction, Element, Interface, LinkType, PacketOptions, ReadError, Reader, Record, Statistics,
-    Timestamp,
+    Block, Direction, Element, Interface, LinkType, PacketOptions, ReadError, Reader, Record,
+    Statistics, Timestamp,
 };
 use wirecap_units::clock;
 use wirecap_units::size::{grouped, human_bytes};
@@ -40,7 +41,8 @@ pub enum Note<'a> {
     Vanished(&'a Path),
     /// A segment cannot be read, or not to its end.
     Faulty(&'a Path, &'a dyn Error),
-    /// A segment has packets of a link type that is not dissected: none of them has the addresses or ports of the query.
+    /// A segment has packets of a link type that is not dissected: none of them has the addresses
+    /// or ports of the query.
     NotDissected(&'a Path, LinkType),
 }
 
@@ -72,7 +74,8 @@ pub struct Planned {
     pub pieces: usize,
     /// The pieces that may contain matches.
     pub selected: Vec<Piece>,
-    /// The maximum number of matches in each of them, by its offset. Where it is missing, all packets of the piece may match.
+    /// The maximum number of matches in each of them, by its offset. Where it is missing, all
+    /// packets of the piece may match.
     pub matches_max: BTreeMap<u64, u64>,
     /// Pieces that are required to read the others.
     pub context: Vec<Piece>,
@@ -83,15 +86,22 @@ pub struct Planned {
 /// Lines of a list, each of which fits into 80 columns unless the path is long.
 impl fmt::Display for Planned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (packets, bytes) = (grouped(self.packets), human_bytes(self.bytes));
+        let packets = grouped(self.packets);
+        let bytes = human_bytes(self.bytes);
         writeln!(f, "{}: {packets} packets, {bytes}", self.path.display())?;
-        let times = self.times.map_or("no packets".to_owned(), |(first, last)| clock::span(first, last));
+
+        let times =
+            self.times.map_or("no packets".to_owned(), |(first, last)| clock::span(first, last));
         let pieces = [self.selected.len(), self.pieces].map(|count| grouped(count as u64));
         write!(f, "  {times}, {} of {} pieces may match", pieces[0], pieces[1])?;
         self.without.iter().try_for_each(|without| write!(f, "\n  {without}"))?;
-        // A segment without a valid index is a file on this machine. One with a fault gets no index.
+
+        // A segment without a valid index is a file on this machine. One with a fault gets no
+        // index.
         match self.without {
-            Some(Without::Damaged(_)) if !self.is_faulty => f.write_str("\n  wirecap index rewrites it"),
+            Some(Without::Damaged(_)) if !self.is_faulty => {
+                f.write_str("\n  wirecap index rewrites it")
+            }
             _ => Ok(()),
         }
     }
@@ -131,8 +141,8 @@ pub struct Plan {
 pub struct Outcome {
     /// Packets.
     pub packets: u64,
-    /// Bytes that were read of the files of segments with an index. The others were read completely before
-    /// ([`Plan::scanned_bytes`]).
+    /// Bytes that were read of the files of segments with an index. The others were read completely
+    /// before ([`Plan::scanned_bytes`]).
     pub read_bytes: u64,
     /// Bytes of the pieces with matching packets.
     pub matching_bytes: u64,
@@ -147,7 +157,8 @@ pub struct Outcome {
 /// A packet that was found.
 #[derive(Debug)]
 pub struct Found<'a> {
-    /// The packet; its interface is the number of `interface` among those of the packets found, in order of their first packets.
+    /// The packet; its interface is the number of `interface` among those of the packets found, in
+    /// order of their first packets.
     pub record: Record<'a>,
     /// Its interface.
     pub interface: &'a Interface,
@@ -208,11 +219,15 @@ impl Plan {
             }
         };
         if let Ok(index) = &index {
-            let link_types: BTreeSet<u16> = index.rows.iter().map(|row| row.flow.link_type.0).collect();
-            for link_type in link_types.into_iter().map(LinkType).filter(|&of| query.is_blind_to(of)) {
+            let link_types: BTreeSet<u16> =
+                index.rows.iter().map(|row| row.flow.link_type.0).collect();
+            for link_type in
+                link_types.into_iter().map(LinkType).filter(|&of| query.is_blind_to(of))
+            {
                 note(Note::NotDissected(name, link_type));
             }
         }
+
         match index.and_then(|index| planned(name, without, &index, query, sieve)) {
             Ok(planned) => self.segments.push(Planned { is_faulty, ..planned }),
             Err(error) => self.refuse(name, &error, note),
@@ -231,6 +246,7 @@ impl Plan {
             stopped = !note(Note::Scanning(path, bytes));
             !stopped
         };
+
         let mut name = path;
         let mut built = build(name, &mut progress);
         if let (Err(ReadError::Open { source, .. }), Some(complete)) = (&built, complete_name(path))
@@ -239,6 +255,7 @@ impl Plan {
             name = complete;
             built = build(name, &mut progress);
         }
+
         match built {
             Ok(built) => {
                 self.scanned_bytes += built.index.summary.identity.bytes;
@@ -311,8 +328,10 @@ fn planned(
     let Summary { identity, packets, pieces, .. } = &index.summary;
     let mut keep = vec![true; index.rows.len()];
     sieve.rows(index, &mut keep);
+
     let mut may_match = vec![false; pieces.len()];
     let mut matches_max = BTreeMap::new();
+
     for (row, keep) in index.rows.iter().zip(keep) {
         for part in query.parts_of(row)? {
             let Some(piece) = pieces.get(part.piece as usize) else { continue };
@@ -321,13 +340,16 @@ fn planned(
             *matches_max.entry(piece.offset).or_default() += u64::from(part.packets);
         }
     }
+
     sieve.pieces(pieces, &mut may_match);
-    let selected = pieces.iter().zip(may_match).filter(|(piece, may)| *may && query.may_be_in_piece(piece));
+    let selected =
+        pieces.iter().zip(may_match).filter(|(piece, may)| *may && query.may_be_in_piece(piece));
     let selected: Vec<Piece> = selected.map(|(piece, _)| *piece).collect();
     let context = match selected.is_empty() {
         true => Vec::new(),
         false => pieces.iter().filter(|piece| piece.has_context).copied().collect(),
     };
+
     Ok(Planned {
         path: path.to_owned(),
         without,
@@ -378,8 +400,8 @@ impl Planned {
 pub struct PlannedReader<'a> {
     planned: &'a Planned,
     segment: Segment,
-    /// The reader of the last piece, for the next one: it knows the interfaces and sections before that piece, of which a segment
-    /// may have thousands.
+    /// The reader of the last piece, for the next one: it knows the interfaces and sections before
+    /// that piece, of which a segment may have thousands.
     before: Mutex<Option<Before>>,
 }
 
@@ -390,7 +412,8 @@ struct Before {
     offset: u64,
 }
 
-/// Gets each block that is not a packet, and where it begins in the segment's decompressed contents.
+/// Gets each block that is not a packet, and where it begins in the segment's decompressed
+/// contents.
 type TakeBlock<'a> = dyn FnMut(u64, &Block<'_>) + 'a;
 
 impl PlannedReader<'_> {
@@ -408,7 +431,8 @@ impl PlannedReader<'_> {
         self.read_all(piece, query, each, &mut |_, _| {})
     }
 
-    /// As [`read`](Self::read); `take` gets the other blocks of the piece, and those before it that are required to read it.
+    /// As [`read`](Self::read); `take` gets the other blocks of the piece, and those before it that
+    /// are required to read it.
     pub(crate) fn read_all(
         &self,
         piece: &Piece,
@@ -419,7 +443,9 @@ impl PlannedReader<'_> {
         let Planned { matches_max, is_faulty, .. } = self.planned;
         let mut reader = self.reader_at(piece, take)?;
         let mut left = piece.packets;
-        let mut matches_left = matches_max.get(&piece.offset).map_or(piece.packets, |matches| *matches);
+        let mut matches_left =
+            matches_max.get(&piece.offset).map_or(piece.packets, |matches| *matches);
+
         // The fault of a segment that could not be read to its end is in its last piece.
         while left > 0 || !is_faulty {
             let begin = piece.begin + reader.offset();
@@ -432,19 +458,24 @@ impl PlannedReader<'_> {
                 None if left > 0 => return Err(Fault::of_index()),
                 None => break,
             };
+
             if left == 0 {
                 return Err(Fault::of_index());
             }
+
             let number = piece.first_packet + piece.packets - left;
             left -= 1;
+
             let nanos = record.timestamp.map_or(0, Timestamp::unix_nanos);
             if !(piece.earliest..=piece.latest).contains(&nanos) {
                 return Err(Fault::of_index());
             }
+
             let is_match = query.matches(interface.link_type, &record).map_err(Fault::Query)?;
             if !is_match {
                 continue;
             }
+
             matches_left = matches_left.saturating_sub(1);
             let is_wanted = each(&Packet { number, nanos, record, interface, options });
             if !is_wanted || matches_left == 0 && left > 0 {
@@ -454,12 +485,17 @@ impl PlannedReader<'_> {
                 return Ok(());
             }
         }
+
         self.put_back(reader, piece);
         Ok(())
     }
 
     /// Passes the blocks after `piece` that are required to read other pieces to `take`.
-    pub(crate) fn read_context_after(&self, piece: &Piece, take: &mut TakeBlock<'_>) -> Result<(), Fault> {
+    pub(crate) fn read_context_after(
+        &self,
+        piece: &Piece,
+        take: &mut TakeBlock<'_>,
+    ) -> Result<(), Fault> {
         let after = self.planned.context.iter().rfind(|part| part.offset > piece.offset);
         match after {
             Some(last) => {
@@ -477,10 +513,12 @@ impl PlannedReader<'_> {
             Some(Before { reader, offset }) => (Some(reader), offset),
             None => (None, 0),
         };
+
         let context = self.planned.context.iter();
         for part in context.filter(|part| (offset..piece.offset).contains(&part.offset)) {
             let reader = continued(&mut reader, self.segment.expand(part)?)?;
             let mut packets = 0;
+
             loop {
                 let begin = part.begin + reader.offset();
                 match reader.next_element()? {
@@ -489,10 +527,12 @@ impl PlannedReader<'_> {
                     None => break,
                 }
             }
+
             if packets != part.packets {
                 return Err(Fault::of_index());
             }
         }
+
         continued(&mut reader, self.segment.expand(piece)?)?;
         Ok(reader.expect("it was begun or continued"))
     }
@@ -518,7 +558,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A packet that waits for earlier ones, ordered by time, by segment, and by its number in the segment.
+/// A packet that waits for earlier ones, ordered by time, by segment, and by its number in the
+/// segment.
 #[derive(Debug)]
 struct Waiting {
     order: (u64, usize, u64),
@@ -626,13 +667,17 @@ impl Plan {
             given_up: BTreeSet::new(),
             open: None,
         };
+
         let mut jobs: Vec<(u64, usize, usize)> = Vec::new();
+
         for (segment, planned) in self.segments.iter().enumerate() {
             let pieces = planned.selected.iter().enumerate();
             jobs.extend(pieces.map(|(piece, Piece { earliest, .. })| (*earliest, segment, piece)));
         }
+
         jobs.sort_unstable();
         let mut is_enough = false;
+
         for (earliest, segment, piece) in jobs {
             is_enough = !search.emit_before(earliest, emit)?;
             if is_enough {
@@ -644,12 +689,15 @@ impl Plan {
             if !note(Note::Looked(segment, self.segments.len())) {
                 return Err(FindError::Stopped.into());
             }
+
             search.read(segment, piece, query, note)?;
         }
+
         if !is_enough {
             search.read_rest(note);
             let _ = search.emit_before(u64::MAX, emit)? && search.emit_statistics(emit)?;
         }
+
         search.outcome.read_bytes = read_bytes.load(Ordering::Relaxed);
         Ok(search.outcome)
     }
@@ -670,8 +718,8 @@ struct Search<'a> {
     plan: &'a Plan,
     storage: &'a dyn Storage,
     outcome: Outcome,
-    /// All interfaces with matching packets in the order in which they were read, and the numbers of those with packets that
-    /// were passed on.
+    /// All interfaces with matching packets in the order in which they were read, and the numbers
+    /// of those with packets that were passed on.
     interfaces: Vec<(Interface, Option<u32>)>,
     /// How many interfaces have a number.
     numbered: u32,
@@ -699,10 +747,12 @@ impl Search<'_> {
                 return Ok(false);
             }
         }
+
         while let Some(Reverse(first)) = self.waiting.peek() {
             if first.order.0 >= nanos && nanos != u64::MAX {
                 break;
             }
+
             let Some(Reverse(packet)) = self.waiting.pop() else { break };
             let Waiting {
                 interface,
@@ -715,11 +765,13 @@ impl Search<'_> {
                 ref options,
                 ..
             } = packet;
+
             let (interface, number) = &mut self.interfaces[interface];
             let number = *number.get_or_insert_with(|| {
                 self.numbered += 1;
                 self.numbered - 1
             });
+
             let record = Record {
                 interface: number,
                 timestamp,
@@ -731,6 +783,7 @@ impl Search<'_> {
             };
             let found = Found { record, interface };
             self.outcome.packets += 1;
+
             if !emit(Item::Packet(&found, options))? {
                 return Ok(false);
             }
@@ -738,23 +791,29 @@ impl Search<'_> {
         Ok(true)
     }
 
-    /// Reads what is kept of the segments with matching packets and was not read with them. A fault in it is no fault of the
-    /// search.
+    /// Reads what is kept of the segments with matching packets and was not read with them. A fault
+    /// in it is no fault of the search.
     fn read_rest(&mut self, note: &mut dyn FnMut(Note<'_>) -> bool) {
         let matching = self.kept.as_ref().map(Kept::matching).unwrap_or_default();
         for segment in matching {
             let planned = &self.plan.segments[segment];
-            let Some(last) = planned.selected.iter().max_by_key(|piece| piece.offset) else { continue };
+            let Some(last) = planned.selected.iter().max_by_key(|piece| piece.offset) else {
+                continue;
+            };
+
             if self.given_up.contains(&segment) {
                 continue;
             }
+
             let read_bytes =
                 if planned.without.is_none() { &self.read_bytes } else { &self.read_again_bytes };
             let mut take = |offset, block: &Block<'_>| {
                 self.kept.iter_mut().for_each(|kept| kept.add(segment, offset, block));
             };
             let read = match self.open.take() {
-                Some((open, reader)) if open == segment => reader.read_context_after(last, &mut take),
+                Some((open, reader)) if open == segment => {
+                    reader.read_context_after(last, &mut take)
+                }
                 _ => planned
                     .open(self.storage, read_bytes)
                     .and_then(|reader| reader.read_context_after(last, &mut take)),
@@ -766,8 +825,12 @@ impl Search<'_> {
     }
 
     /// Passes on the latest counters of each interface that has packets.
-    fn emit_statistics<E>(&mut self, emit: &mut dyn FnMut(Item<'_>) -> Result<bool, E>) -> Result<bool, E> {
+    fn emit_statistics<E>(
+        &mut self,
+        emit: &mut dyn FnMut(Item<'_>) -> Result<bool, E>,
+    ) -> Result<bool, E> {
         let mut latest: BTreeMap<u32, Statistics> = BTreeMap::new();
+
         for (interface, statistics) in self.kept.iter().flat_map(Kept::statistics) {
             let known = self.interfaces.iter().find(|(known, _)| known == interface);
             let Some(number) = known.and_then(|(_, number)| *number) else { continue };
@@ -776,6 +839,7 @@ impl Search<'_> {
                 latest.insert(number, Statistics { interface: number, ..*statistics });
             }
         }
+
         for statistics in latest.values() {
             if !emit(Item::Statistics(statistics))? {
                 return Ok(false);
@@ -814,24 +878,39 @@ impl Search<'_> {
         let planned = &self.plan.segments[segment];
         let piece = planned.selected[piece];
         self.outcome.pieces += 1;
-        let (interfaces, waiting, kept) = (&mut self.interfaces, &mut self.waiting, &mut self.kept);
+
+        let interfaces = &mut self.interfaces;
+        let waiting = &mut self.waiting;
+        let kept = &mut self.kept;
         let keeps_options = kept.is_some();
         let mut places: Vec<Option<usize>> = Vec::new();
         let mut is_match = false;
-        let read_bytes = if planned.without.is_none() { &self.read_bytes } else { &self.read_again_bytes };
+        let read_bytes =
+            if planned.without.is_none() { &self.read_bytes } else { &self.read_again_bytes };
+
         let reader = match self.open.take() {
             Some((open, reader)) if open == segment => reader,
             _ => planned.open(self.storage, read_bytes)?,
         };
         let mut each = |packet: &Packet<'_>| {
             is_match = true;
-            let Record { interface, timestamp, is_time_out_of_range, queue, direction, wire_len, data } =
-                packet.record;
+            let Record {
+                interface,
+                timestamp,
+                is_time_out_of_range,
+                queue,
+                direction,
+                wire_len,
+                data,
+            } = packet.record;
+
             let number = interface as usize;
             if places.len() <= number {
                 places.resize(number + 1, None);
             }
-            let interface = *places[number].get_or_insert_with(|| place_of(interfaces, packet.interface));
+
+            let interface =
+                *places[number].get_or_insert_with(|| place_of(interfaces, packet.interface));
             waiting.push(Reverse(Waiting {
                 order: (packet.nanos, segment, packet.number),
                 interface,
@@ -846,18 +925,22 @@ impl Search<'_> {
                     false => Box::default(),
                 },
             }));
+
             true
         };
+
         let mut take = |offset, block: &Block<'_>| {
             kept.iter_mut().for_each(|kept| kept.add(segment, offset, block));
         };
         let read = reader.read_all(&piece, query, &mut each, &mut take);
+
         if is_match {
             kept.iter_mut().for_each(|kept| kept.found_in(segment));
         }
         if is_match && read.is_ok() {
             self.outcome.matching_bytes += piece.bytes;
         }
+
         self.open = Some((segment, reader));
         read
     }

@@ -1,4 +1,5 @@
-//! The flow of a packet according to its headers (by etherparse), and the knowledge about the packets of a flow.
+//! The flow of a packet according to its headers (by etherparse), and the knowledge about the
+//! packets of a flow.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -17,7 +18,8 @@ use crate::carried;
 
 /// An EtherType below this is the length of an 802.3 frame.
 const ETHER_TYPE_MIN: u16 = 0x600;
-/// The value of [`Flow::ether_type`] for an 802.3 frame, which has a length in place of the EtherType.
+/// The value of [`Flow::ether_type`] for an 802.3 frame, which has a length in place of the
+/// EtherType.
 pub const LENGTH: u16 = 0;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -67,8 +69,8 @@ pub struct Flow {
     pub source: Option<IpAddr>,
     /// The destination address.
     pub destination: Option<IpAddr>,
-    /// The protocol of the IPv4 header; of IPv6 the one after its extension headers, or after the fragment header of a later
-    /// fragment.
+    /// The protocol of the IPv4 header; of IPv6 the one after its extension headers, or after the
+    /// fragment header of a later fragment.
     pub protocol: Option<u8>,
     /// The next header field of the fixed IPv6 header: an extension header, or the protocol.
     pub next_header: Option<u8>,
@@ -100,12 +102,16 @@ impl Headers {
     /// Reads the headers. An IP header that etherparse does not accept is read from `data`.
     fn read(&mut self, packet: Option<&LaxSlicedPacket<'_>>, data: &[u8]) {
         let flow = &mut self.flow;
+
         match packet.and_then(|packet| packet.link.as_ref()) {
             Some(LinkSlice::Ethernet2(header)) => flow.ether_type = Some(header.ether_type().0),
             Some(LinkSlice::EtherPayload(payload)) => flow.ether_type = Some(payload.ether_type.0),
             _ => {}
         }
-        for (index, extension) in packet.into_iter().flat_map(|packet| &packet.link_exts).enumerate() {
+
+        for (index, extension) in
+            packet.into_iter().flat_map(|packet| &packet.link_exts).enumerate()
+        {
             match (extension, flow.vlans.get_mut(index), flow.ether_type) {
                 (LaxLinkExtSlice::Vlan(tag), Some(vlan), Some(tpid)) => {
                     *vlan = Some(Vlan { tpid, id: tag.vlan_identifier().value() });
@@ -115,8 +121,11 @@ impl Headers {
                 _ => return,
             }
         }
-        flow.ether_type = flow.ether_type.map(|number| if number < ETHER_TYPE_MIN { LENGTH } else { number });
+
+        flow.ether_type =
+            flow.ether_type.map(|number| if number < ETHER_TYPE_MIN { LENGTH } else { number });
         let Some(network) = flow.network_offset() else { return };
+
         // etherparse uses the version in the header, filters use the EtherType.
         match (packet.and_then(|packet| packet.net.as_ref()), flow.ether_type) {
             (Some(LaxNetSlice::Ipv4(ip)), None | Some(IPV4)) => {
@@ -130,8 +139,10 @@ impl Headers {
                     None => (ip.payload().ip_number, ip.payload().payload.as_ptr()),
                 };
                 flow.protocol = Some(protocol.0);
+
                 let offset = place.addr().checked_sub(data.as_ptr().addr());
                 flow.transport_offset = offset.and_then(|offset| u16::try_from(offset).ok());
+
                 if later_fragment.is_some() {
                     return;
                 }
@@ -146,10 +157,13 @@ impl Headers {
                 }
             }
         }
-        let (Some(place), Some(protocol)) = (flow.transport_offset.map(usize::from), flow.protocol) else {
+
+        let (Some(place), Some(protocol)) = (flow.transport_offset.map(usize::from), flow.protocol)
+        else {
             return;
         };
-        let has_ports = matches!(IpNumber(protocol), IpNumber::TCP | IpNumber::UDP | IpNumber::SCTP);
+        let has_ports =
+            matches!(IpNumber(protocol), IpNumber::TCP | IpNumber::UDP | IpNumber::SCTP);
         if has_ports && flow.fragment != Fragment::Later {
             flow.ports = word(data, place).zip(word(data, place + 2));
         }
@@ -160,7 +174,8 @@ impl Headers {
 }
 
 impl Flow {
-    /// Reads the fields that filters read, at the same offsets, even if other fields of the headers are wrong.
+    /// Reads the fields that filters read, at the same offsets, even if other fields of the headers
+    /// are wrong.
     fn read_ipv4(&mut self, header: &[u8], network: usize) {
         let Some(header) = header.first_chunk::<20>() else { return };
         let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
@@ -177,19 +192,22 @@ impl Flow {
 
     fn read_ipv6(&mut self, header: &[u8]) {
         let Some(header) = header.first_chunk::<40>() else { return };
-        let address = |place: usize| header[place..].first_chunk::<16>().map(|octets| IpAddr::from(*octets));
+        let address =
+            |place: usize| header[place..].first_chunk::<16>().map(|octets| IpAddr::from(*octets));
         (self.source, self.destination) = (address(8), address(24));
         self.next_header = Some(header[6]);
     }
 
     fn read_arp(&mut self, header: &[u8]) {
-        let address =
-            |place: usize| header.get(place..)?.first_chunk::<4>().map(|octets| IpAddr::from(*octets));
+        let address = |place: usize| {
+            header.get(place..)?.first_chunk::<4>().map(|octets| IpAddr::from(*octets))
+        };
         (self.source, self.destination) = (address(14), address(24));
     }
 }
 
-/// The fragment header of a fragment that is not the first one: no headers follow, although etherparse reads on.
+/// The fragment header of a fragment that is not the first one: no headers follow, although
+/// etherparse reads on.
 fn later_fragment<'a>(ip: &LaxIpv6Slice<'a>) -> Option<Ipv6FragmentHeaderSlice<'a>> {
     ip.extensions().clone().into_iter().find_map(|header| match header {
         Ipv6ExtensionSlice::Fragment(header) if header.fragment_offset() != IpFragOffset::ZERO => {
@@ -208,13 +226,18 @@ fn slices(link_type: LinkType, data: &[u8]) -> Option<LaxSlicedPacket<'_>> {
     let network = network_offset(link_type, 0)?;
     match link_type {
         LinkType::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
-        LinkType::LINUX_SLL => Some(LaxSlicedPacket::from_ether_type(ether_type(14)?, data.get(network..)?)),
-        LinkType::LINUX_SLL2 => Some(LaxSlicedPacket::from_ether_type(ether_type(0)?, data.get(network..)?)),
+        LinkType::LINUX_SLL => {
+            Some(LaxSlicedPacket::from_ether_type(ether_type(14)?, data.get(network..)?))
+        }
+        LinkType::LINUX_SLL2 => {
+            Some(LaxSlicedPacket::from_ether_type(ether_type(0)?, data.get(network..)?))
+        }
         _ => LaxSlicedPacket::from_ip(data.get(network..)?).ok(),
     }
 }
 
-/// The offset of the network header after this many tags; `None` for link types that are not dissected.
+/// The offset of the network header after this many tags; `None` for link types that are not
+/// dissected.
 fn network_offset(link_type: LinkType, tags: usize) -> Option<usize> {
     let offset = match link_type {
         LinkType::ETHERNET => 14,
@@ -282,8 +305,8 @@ impl Flow {
         matches!(self.ether_type, Some(ARP | RARP))
     }
 
-    /// The knowledge about all packets of the flow, of which the longest has this many captured bytes. `tcp_flags` are
-    /// those set in at least one packet, and those set in all.
+    /// The knowledge about all packets of the flow, of which the longest has this many captured
+    /// bytes. `tcp_flags` are those set in at least one packet, and those set in all.
     pub(crate) fn sketch(
         &self,
         captured_max: u32,
@@ -291,14 +314,19 @@ impl Flow {
         tcp_flags: Option<(u8, u8)>,
     ) -> Sketch {
         let mut sketch = self.layout_sketch(captured_max, wire_len);
-        let (Some(network), Some(places)) = (self.network_offset(), self.places()) else { return sketch };
-        for (address, place) in [(self.source, places.source), (self.destination, places.destination)] {
+        let (Some(network), Some(places)) = (self.network_offset(), self.places()) else {
+            return sketch;
+        };
+        for (address, place) in
+            [(self.source, places.source), (self.destination, places.destination)]
+        {
             match address {
                 Some(IpAddr::V4(address)) => sketch.know(place, &address.octets()),
                 Some(IpAddr::V6(address)) => sketch.know(place, &address.octets()),
                 None => {}
             }
         }
+
         match (self.source, self.protocol) {
             (Some(IpAddr::V4(_)), Some(protocol)) => sketch.know(network + 9, &[protocol]),
             (Some(IpAddr::V6(_)), Some(protocol))
@@ -309,9 +337,11 @@ impl Flow {
             }
             _ => {}
         }
+
         if let Some(next_header) = self.next_header {
             sketch.know(network + 6, &[next_header]);
         }
+
         if let (Some((source, destination)), Some(place)) = (self.ports, places.ports) {
             sketch.know(place, &source.to_be_bytes());
             sketch.know(place + 2, &destination.to_be_bytes());
@@ -319,6 +349,7 @@ impl Flow {
                 sketch.know_bits(place + TCP_FLAGS, all | !any, all);
             }
         }
+
         sketch
     }
 
@@ -331,8 +362,11 @@ impl Flow {
             LinkType::LINUX_SLL2 => 0,
             _ => usize::MAX,
         };
+
         // After the header of SLL2, tags are not next to the type.
-        if self.ether_type.is_some() && (self.link_type == LinkType::ETHERNET || self.vlans == [None; 2]) {
+        if self.ether_type.is_some()
+            && (self.link_type == LinkType::ETHERNET || self.vlans == [None; 2])
+        {
             for Vlan { tpid, id } in self.vlans.iter().flatten() {
                 let [high, low] = id.to_be_bytes();
                 sketch.know(type_at, &tpid.to_be_bytes());
@@ -341,20 +375,26 @@ impl Flow {
                 type_at += 4;
             }
             match self.ether_type {
-                // All lengths are below 0x600, and all types that filters compare with have one of these bits.
+                // All lengths are below 0x600, and all types that filters compare with have one of
+                // these bits.
                 Some(LENGTH) => sketch.know_bits(type_at, 0xf8, 0),
                 Some(number) => sketch.know(type_at, &number.to_be_bytes()),
                 None => {}
             }
         }
+
         let Some(network) = self.network_offset() else { return sketch };
+
         // After an EtherType, filters do not check the version, which may differ.
         let version_mask = if self.ether_type.is_some() { 0 } else { 0xf0 };
+
         match self.source {
             Some(IpAddr::V4(_)) if !self.is_arp() => {
-                let words =
-                    usize::from(self.transport_offset.unwrap_or_default()).saturating_sub(network) / 4;
+                let words = usize::from(self.transport_offset.unwrap_or_default())
+                    .saturating_sub(network)
+                    / 4;
                 sketch.know_bits(network, 0x0f | version_mask, 0x40 | words as u8);
+
                 match self.fragment {
                     Fragment::None => {
                         sketch.know_bits(network + 6, 0x3f, 0);
@@ -370,6 +410,7 @@ impl Flow {
             Some(IpAddr::V6(_)) => sketch.know_bits(network, version_mask, 0x60),
             _ => {}
         }
+
         sketch
     }
 
@@ -396,11 +437,13 @@ impl Flow {
 
     /// The number of the connection, the same in both directions: the column `flow`.
     ///
-    /// xxHash64 with seed 0 of: the protocol (0xff if there is none), the lower of the two ends, the other one. An end is its
-    /// address in network order, then its port in network order if it has one; ends compare as these bytes. Without addresses
-    /// it is that of the EtherType in network order, or of nothing.
+    /// xxHash64 with seed 0 of: the protocol (0xff if there is none), the lower of the two ends,
+    /// the other one. An end is its address in network order, then its port in network order if it
+    /// has one; ends compare as these bytes. Without addresses it is that of the EtherType in
+    /// network order, or of nothing.
     pub fn number(&self) -> u64 {
         let mut hasher = XxHash64::with_seed(0);
+
         match (self.source, self.destination) {
             (None, None) => {
                 if let Some(number) = self.ether_type {
@@ -408,10 +451,12 @@ impl Flow {
                 }
             }
             (source, destination) => {
-                let ports = self
-                    .ports
-                    .map_or((None, None), |(source, destination)| (Some(source), Some(destination)));
-                let (a, b) = (end(source, ports.0), end(destination, ports.1));
+                let ports = self.ports.map_or((None, None), |(source, destination)| {
+                    (Some(source), Some(destination))
+                });
+                let a = end(source, ports.0);
+                let b = end(destination, ports.1);
+
                 hasher.write(&[self.protocol.unwrap_or(0xff)]);
                 let (low, high) = if a <= b { (a, b) } else { (b, a) };
                 hasher.write(&low);
@@ -456,8 +501,8 @@ impl Between {
         })
     }
 
-    /// Parses `A:B`. Each end is an address as tcpdump prints it, with or without a port after a dot: `10.0.0.1.80`. An
-    /// IPv6 address is in brackets: `[fe80::1].80`.
+    /// Parses `A:B`. Each end is an address as tcpdump prints it, with or without a port after a
+    /// dot: `10.0.0.1.80`. An IPv6 address is in brackets: `[fe80::1].80`.
     ///
     /// # Errors
     ///
@@ -469,10 +514,13 @@ impl Between {
             )
         };
         let split = match text.starts_with('[') {
-            true => text.find(']').and_then(|close| text[close..].find(':').map(|colon| close + colon)),
+            true => {
+                text.find(']').and_then(|close| text[close..].find(':').map(|colon| close + colon))
+            }
             false => text.find(':'),
         };
         let (a, b) = text.split_at(split.ok_or_else(expected)?);
+
         let end = |text: &str| -> Option<End> {
             let (address, port) = match text.strip_prefix('[') {
                 Some(rest) => rest.split_once(']')?,
@@ -561,9 +609,12 @@ mod tests {
 
     #[test]
     fn ends_are_written_as_tcpdump_prints_them() {
-        for text in
-            ["10.0.0.1:10.0.0.2", "10.0.0.1.80:10.0.0.2", "[fe80::1]:[fe80::2].53", "10.0.0.1.1:[::1].2"]
-        {
+        for text in [
+            "10.0.0.1:10.0.0.2",
+            "10.0.0.1.80:10.0.0.2",
+            "[fe80::1]:[fe80::2].53",
+            "10.0.0.1.1:[::1].2",
+        ] {
             assert_eq!(Between::parse(text).unwrap().to_string(), text);
         }
         for bad in [
@@ -595,29 +646,75 @@ mod tests {
         header
     }
 
-    /// Each packet, an expression that matches it, and some that do not although the packet's headers are unusual or wrong.
+    /// Each packet, an expression that matches it, and some that do not although the packet's
+    /// headers are unusual or wrong.
     #[test]
     fn unusual_and_wrong_headers_are_known_as_far_as_filters_look() {
-        let (ports, payload) = ([0, 53, 0x10, 0], [0; 60]);
+        let ports = [0, 53, 0x10, 0];
+        let payload = [0; 60];
         let no_tcp_options = [0, 80, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 2, 0, 0, 0, 0, 0, 0];
         let fragment = [17, 0, 0, 0, 0, 0, 0, 0];
         let later_fragment = [17, 0, 1, 0, 0, 0, 0, 0];
         let hop_by_hop = [58, 0, 5, 2, 0, 0, 0, 0];
-        let rejected =
-            ["host 10.0.0.3", "src host 10.0.0.2", "host fd00::1", "port 54", "ip proto 89", "vlan"];
+
+        let rejected = [
+            "host 10.0.0.3",
+            "src host 10.0.0.2",
+            "host fd00::1",
+            "port 54",
+            "ip proto 89",
+            "vlan",
+        ];
         let cases: [(Vec<u8>, &str, &[&str]); 12] = [
-            // IPv6 in its version; a header shorter than possible; one that is cut; a TCP header shorter than possible.
-            (frame(0x0800, &[&ipv4(0x65, 17), &ports, &payload]), "host 10.0.0.1 and port 53", &["tcp"]),
-            (frame(0x0800, &[&ipv4(0x43, 17), &ports, &payload]), "host 10.0.0.1 and udp", &["tcp"]),
-            (frame(0x0800, &[&ipv4(0x45, 6), &[0]]), "tcp and dst host 10.0.0.2", &["udp", "port 80"]),
-            (frame(0x0800, &[&ipv4(0x45, 6), &no_tcp_options]), "tcp[13] = 2 and port 80", &["tcp[13] = 16"]),
-            (frame(0x0800, &[&ipv4(0x45, 132), &ports, &payload]), "sctp port 53", &["udp port 53"]),
-            (frame(0x0800, &[&ipv4(0x45, 51), &ports, &payload]), "ip proto 51", &["port 53", "tcp"]),
+            // IPv6 in its version; a header shorter than possible; one that is cut; a TCP header
+            // shorter than possible.
+            (
+                frame(0x0800, &[&ipv4(0x65, 17), &ports, &payload]),
+                "host 10.0.0.1 and port 53",
+                &["tcp"],
+            ),
+            (
+                frame(0x0800, &[&ipv4(0x43, 17), &ports, &payload]),
+                "host 10.0.0.1 and udp",
+                &["tcp"],
+            ),
+            (
+                frame(0x0800, &[&ipv4(0x45, 6), &[0]]),
+                "tcp and dst host 10.0.0.2",
+                &["udp", "port 80"],
+            ),
+            (
+                frame(0x0800, &[&ipv4(0x45, 6), &no_tcp_options]),
+                "tcp[13] = 2 and port 80",
+                &["tcp[13] = 16"],
+            ),
+            (
+                frame(0x0800, &[&ipv4(0x45, 132), &ports, &payload]),
+                "sctp port 53",
+                &["udp port 53"],
+            ),
+            (
+                frame(0x0800, &[&ipv4(0x45, 51), &ports, &payload]),
+                "ip proto 51",
+                &["port 53", "tcp"],
+            ),
             (frame(0x86dd, &[&ipv6(17), &ports, &payload]), "udp port 53", &["tcp", "icmp6"]),
             (frame(0x86dd, &[&ipv6(132), &ports, &payload]), "sctp port 53", &["udp", "icmp6"]),
-            (frame(0x86dd, &[&ipv6(0), &hop_by_hop, &payload]), "ip6 proto 0", &["icmp6", "port 53", "tcp"]),
-            (frame(0x86dd, &[&ipv6(44), &fragment, &ports, &payload]), "udp", &["tcp", "icmp6", "port 53"]),
-            (frame(0x86dd, &[&ipv6(44), &later_fragment, &payload]), "udp", &["tcp", "icmp6", "port 53"]),
+            (
+                frame(0x86dd, &[&ipv6(0), &hop_by_hop, &payload]),
+                "ip6 proto 0",
+                &["icmp6", "port 53", "tcp"],
+            ),
+            (
+                frame(0x86dd, &[&ipv6(44), &fragment, &ports, &payload]),
+                "udp",
+                &["tcp", "icmp6", "port 53"],
+            ),
+            (
+                frame(0x86dd, &[&ipv6(44), &later_fragment, &payload]),
+                "udp",
+                &["tcp", "icmp6", "port 53"],
+            ),
             (
                 frame(0x8035, &[&[0; 14], &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]]),
                 "rarp host 10.0.0.1",
@@ -627,11 +724,15 @@ mod tests {
         for (packet, matching, others) in &cases {
             let flow = Headers::of(LinkType::ETHERNET, packet).flow;
             let len = packet.len() as u32;
-            let flags = Headers::of(LinkType::ETHERNET, packet).tcp_flags.map(|flags| (flags, flags));
+            let flags =
+                Headers::of(LinkType::ETHERNET, packet).tcp_flags.map(|flags| (flags, flags));
             let sketch = flow.sketch(len, len..=len, flags);
             assert!(sketch.agrees_with(packet), "{matching}: {flow:?}");
-            let compile = |expression: &str| Filter::compile(expression, LinkType::ETHERNET, 0).unwrap();
+
+            let compile =
+                |expression: &str| Filter::compile(expression, LinkType::ETHERNET, 0).unwrap();
             assert!(compile(matching).can_match(&sketch), "{matching}: {flow:?}");
+
             for other in rejected.iter().chain(*others) {
                 assert!(
                     !compile(other).can_match(&sketch),
@@ -647,6 +748,7 @@ mod tests {
             let [high, low] = (offset << 3 | more).to_be_bytes();
             [next_header, 0, high, low, 0, 0, 0, 1]
         };
+
         // The data of a later fragment may look like an extension header.
         let data = [17, 0, 0, 53, 0x10, 0, 0, 0, 0, 60, 0, 61, 0, 0, 0, 0];
         let headers = |next_header: u8, offset: u16, more: u16| {
@@ -658,6 +760,7 @@ mod tests {
         assert_eq!(headers(17, 0, 1), (Some(17), Some((0x1100, 53)), Some(62)));
         assert_eq!(headers(17, 0, 0), headers(17, 0, 1), "a packet in one fragment");
         assert_eq!(headers(60, 0, 1), (Some(17), Some((60, 61)), Some(70)), "destination options");
+
         for (offset, more) in [(1, 0), (1, 1), (181, 0)] {
             assert_eq!(headers(17, offset, more), (Some(17), None, Some(62)));
             assert_eq!(headers(60, offset, more), (Some(60), None, Some(62)));
@@ -673,8 +776,12 @@ mod tests {
             ports: Some((80, 4000)),
             ..Flow::default()
         };
-        let back =
-            Flow { source: flow.destination, destination: flow.source, ports: Some((4000, 80)), ..flow };
+        let back = Flow {
+            source: flow.destination,
+            destination: flow.source,
+            ports: Some((4000, 80)),
+            ..flow
+        };
         assert_eq!(flow.number(), back.number());
         assert_ne!(flow.number(), Flow { protocol: Some(17), ..flow }.number());
     }

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use twox_hash::XxHash64;
 
-/// Bytes at the end of a segment that are hashed: the table of its frames, or its last packets and its counts.
+/// Bytes at the end of a segment that are hashed: the table of its frames, or its last packets and
+/// its counts.
 const END_BYTES: u64 = 64 << 10;
 /// Bytes at its beginning.
 const START_BYTES: u64 = 4 << 10;
@@ -30,11 +31,13 @@ impl Identity {
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
+
         let bytes = metadata.len();
         let mut hasher = XxHash64::with_seed(0);
         let start = bytes.min(START_BYTES);
         let end = (bytes - start).min(END_BYTES);
         let mut buffer = [0; 16 << 10];
+
         for (offset, count) in [(0, start), (bytes - end, end)] {
             for at in (0..count).step_by(buffer.len()) {
                 let part_bytes = buffer.len().min((count - at) as usize);
@@ -43,6 +46,7 @@ impl Identity {
                 hasher.write(part);
             }
         }
+
         Ok(Self { bytes, fingerprint: hasher.finish(), modified: modified(&metadata) })
     }
 }

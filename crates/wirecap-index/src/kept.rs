@@ -1,5 +1,5 @@
-//! What a savefile of packets that were found keeps of their segments besides the packets: blocks that mean the same in any
-//! section, and the latest counters of interfaces.
+//! What a savefile of packets that were found keeps of their segments besides the packets: blocks
+//! that mean the same in any section, and the latest counters of interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,8 @@ pub(crate) struct Kept {
 
 #[derive(Debug, Default)]
 struct OfSegment {
-    /// Where the blocks begin that were read: a piece that others require may be read several times.
+    /// Where the blocks begin that were read: a piece that others require may be read several
+    /// times.
     seen: BTreeSet<u64>,
     waiting: Vec<Vec<u8>>,
     statistics: Vec<(Interface, Statistics)>,
@@ -45,7 +46,11 @@ impl Kept {
 
     /// The segments with matching packets.
     pub(crate) fn matching(&self) -> Vec<usize> {
-        self.by_segment.iter().filter(|(_, kept)| kept.has_match).map(|(segment, _)| *segment).collect()
+        self.by_segment
+            .iter()
+            .filter(|(_, kept)| kept.has_match)
+            .map(|(segment, _)| *segment)
+            .collect()
     }
 
     /// The blocks that are to be written before further packets.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use wirecap_filter::{CompiledFilter, Context, Filter, FilterError, FilterRequest, Need, Unsupported};
+use wirecap_filter::{
+    CompiledFilter, Context, Filter, FilterError, FilterRequest, Need, Unsupported,
+};
 use wirecap_savefile::{LinkType, Record, Timestamp};
 
 use crate::blocks::Damaged;
@@ -12,7 +14,8 @@ use crate::row::{Index, Part, Row};
 use crate::segment::Piece;
 use crate::table::{Layout, Table, Wanted};
 
-/// Link types that expressions are written for: Ethernet, raw IP, Linux "cooked", 802.11 without and with radiotap.
+/// Link types that expressions are written for: Ethernet, raw IP, Linux "cooked", 802.11 without
+/// and with radiotap.
 const LINK_TYPES: [LinkType; 5] =
     [LinkType::ETHERNET, LinkType::RAW, LinkType::LINUX_SLL2, LinkType(105), LinkType(127)];
 
@@ -53,15 +56,16 @@ pub enum QueryError {
 }
 
 impl Query {
-    /// Packets that `filter` matches, of flows `between` two ends, from a time on and before another, in nanoseconds since the
-    /// epoch.
+    /// Packets that `filter` matches, of flows `between` two ends, from a time on and before
+    /// another, in nanoseconds since the epoch.
     pub fn new(
         filter: Option<FilterRequest>,
         between: Option<Between>,
         from: Option<u64>,
         to: Option<u64>,
     ) -> Self {
-        let (from, to) = (from.unwrap_or(0), to.unwrap_or(u64::MAX));
+        let from = from.unwrap_or(0);
+        let to = to.unwrap_or(u64::MAX);
         let ends = between.map(|between| between.flows().to_vec()).into_iter().collect();
         Self { filter, ends, from, to, ..Self::default() }
     }
@@ -73,7 +77,8 @@ impl Query {
         self
     }
 
-    /// Checks that the filter is valid for packets of at least one link type that expressions are written for.
+    /// Checks that the filter is valid for packets of at least one link type that expressions are
+    /// written for.
     ///
     /// # Errors
     ///
@@ -88,8 +93,10 @@ impl Query {
     /// The filter for a link type; `None` if the query has no filter.
     fn compiled(&mut self, link_type: LinkType) -> Result<Option<&Compiled>, QueryError> {
         let Some(request) = &self.filter else { return Ok(None) };
+
         // Few link types are searched at once.
-        let place = match self.compiled.iter().position(|compiled| compiled.link_type == link_type) {
+        let place = match self.compiled.iter().position(|compiled| compiled.link_type == link_type)
+        {
             Some(place) => place,
             None => {
                 let filter = request.compile_for_file(link_type).map_err(QueryError::Filter)?;
@@ -114,12 +121,13 @@ impl Query {
         piece.packets > 0 && self.is_in_time(piece.earliest, piece.latest)
     }
 
-    /// Reads the rows of an index that may match, and only the parts of the file that contain such rows.
+    /// Reads the rows of an index that may match, and only the parts of the file that contain such
+    /// rows.
     ///
     /// # Errors
     ///
-    /// [`QueryError`] if the filter does not apply to packets of the segment, and [`Damaged`] if a part that was read is invalid;
-    /// both converted to `E`.
+    /// [`QueryError`] if the filter does not apply to packets of the segment, and [`Damaged`] if a
+    /// part that was read is invalid; both converted to `E`.
     pub fn index<E: From<QueryError> + From<Damaged>>(&mut self, table: Table) -> Result<Index, E> {
         let conditions = self.conditions(&table)?;
         if !table.summary.pieces.iter().any(|piece| self.may_be_in_piece(piece)) {
@@ -128,14 +136,17 @@ impl Query {
         table.index_where(&conditions, &mut |row| Ok(self.may_match(row)?))
     }
 
-    /// Conditions on the addresses and ports of rows that may match: of each, rows meet one alternative.
+    /// Conditions on the addresses and ports of rows that may match: of each, rows meet one
+    /// alternative.
     fn conditions(&mut self, table: &Table) -> Result<Vec<Vec<Wanted>>, QueryError> {
         let mut conditions = Vec::new();
+
         // A row of unknown flow may contain any flow.
         let has_unknown = || {
             let layouts = table.layouts.as_ref();
             layouts.is_none_or(|layouts| layouts.iter().any(|layout| layout.flow.is_unknown()))
         };
+
         for ends in &self.ends {
             let mut alternatives: Vec<Wanted> = ends.iter().map(Wanted::of).collect();
             if has_unknown() {
@@ -143,6 +154,7 @@ impl Query {
             }
             conditions.push(alternatives);
         }
+
         if let Some(layouts) = table.layouts.as_ref().filter(|_| self.filter.is_some()) {
             let mut alternatives = BTreeSet::new();
             for layout in layouts {
@@ -152,6 +164,7 @@ impl Query {
                 conditions.push(alternatives.into_iter().collect());
             }
         }
+
         Ok(conditions)
     }
 
@@ -160,9 +173,11 @@ impl Query {
         if !self.wanted.contains_key(&layout) {
             let is_without_addresses = layout.flow.places().is_none();
             let mut wanted = vec![Wanted { is_without_addresses, ..Wanted::default() }];
+
             if let Some(Compiled { filter, .. }) = self.compiled(layout.flow.link_type)? {
-                let sketch =
-                    layout.flow.layout_sketch(layout.captured_max, layout.wire_min..=layout.wire_max);
+                let sketch = layout
+                    .flow
+                    .layout_sketch(layout.captured_max, layout.wire_min..=layout.wire_max);
                 if let Some(needs) = filter.needs(&sketch) {
                     wanted = needs.iter().map(|needs| wanted_by(&layout.flow, needs)).collect();
                     wanted.dedup();
@@ -178,11 +193,14 @@ impl Query {
         // A row of unknown flow may contain this flow.
         let may_have = row.flow.is_unknown() || self.has(&row.flow);
         #[cfg(sabotage)]
-        let may_have = may_have && (!crate::sabotage::is("unknown-flow-rows-pruned") || self.has(&row.flow));
+        let may_have =
+            may_have && (!crate::sabotage::is("unknown-flow-rows-pruned") || self.has(&row.flow));
         if !may_have || !self.is_in_time(row.first, row.last) {
             return Ok(false);
         }
-        Ok(self.compiled(row.flow.link_type)?.is_none_or(|compiled| compiled.may_match(row, row.tcp_flags)))
+        Ok(self
+            .compiled(row.flow.link_type)?
+            .is_none_or(|compiled| compiled.may_match(row, row.tcp_flags)))
     }
 
     /// The parts with packets that may match, of a row that may match.
@@ -190,10 +208,12 @@ impl Query {
         let Some(compiled) = self.compiled(row.flow.link_type)? else {
             return Ok(row.parts.iter().collect());
         };
+
         // Most parts have the same flags.
         let mut looked = vec![(row.tcp_flags, true)];
         let mut may_match = |part: &&Part| {
-            let known = looked.iter().find(|(flags, _)| *flags == part.tcp_flags).map(|(_, may)| *may);
+            let known =
+                looked.iter().find(|(flags, _)| *flags == part.tcp_flags).map(|(_, may)| *may);
             known.unwrap_or_else(|| {
                 let may = compiled.may_match(row, part.tcp_flags);
                 looked.push((part.tcp_flags, may));
@@ -204,7 +224,11 @@ impl Query {
     }
 
     /// Whether this packet matches.
-    pub(crate) fn matches(&mut self, link_type: LinkType, record: &Record<'_>) -> Result<bool, QueryError> {
+    pub(crate) fn matches(
+        &mut self,
+        link_type: LinkType,
+        record: &Record<'_>,
+    ) -> Result<bool, QueryError> {
         let nanos = record.timestamp.map_or(0, Timestamp::unix_nanos);
         #[cfg(sabotage)]
         if crate::sabotage::is("to-inclusive") {
@@ -213,6 +237,7 @@ impl Query {
         if nanos < self.from || nanos >= self.to {
             return Ok(false);
         }
+
         #[cfg(sabotage)]
         let link_type = if crate::sabotage::is("filter-for-the-wrong-link-type") {
             LinkType::ETHERNET
@@ -224,11 +249,12 @@ impl Query {
         {
             return Ok(false);
         }
+
         Ok(self.ends.is_empty() || self.has(&Flow::of_packet(link_type, record.data)))
     }
 
-    /// Whether packets of this link type cannot match, because the query names addresses or ports, and packets of the link type are
-    /// not dissected.
+    /// Whether packets of this link type cannot match, because the query names addresses or ports,
+    /// and packets of the link type are not dissected.
     pub(crate) fn is_blind_to(&self, link_type: LinkType) -> bool {
         !self.ends.is_empty() && !Flow::is_in(link_type)
     }
@@ -252,9 +278,11 @@ fn wanted_by(layout: &Flow, needs: &[Need]) -> Wanted {
         return Wanted { is_without_addresses: true, ..Wanted::default() };
     };
     let at = |offset: usize, byte_count: u32| {
-        let is_there = |need: &&Need| need.offset as usize == offset && need.byte_count == byte_count;
+        let is_there =
+            |need: &&Need| need.offset as usize == offset && need.byte_count == byte_count;
         needs.iter().find(is_there).map(|need| need.value)
     };
+
     let address = |place: usize, is_there: bool| -> Option<String> {
         if !is_there {
             return None;
@@ -262,10 +290,12 @@ fn wanted_by(layout: &Flow, needs: &[Need]) -> Wanted {
         if places.address_bytes == 4 {
             return at(place, 4).map(|word| Ipv4Addr::from(word).to_string());
         }
+
         let mut address = 0_u128;
         for word in 0..4 {
             address = address << 32 | u128::from(at(place + 4 * word, 4)?);
         }
+
         Some(Ipv6Addr::from(address).to_string())
     };
     let port = |behind: usize| {

@@ -23,7 +23,8 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// The earliest and the latest time of a packet, in nanoseconds since the epoch; none if there are no packets.
+    /// The earliest and the latest time of a packet, in nanoseconds since the epoch; none if there
+    /// are no packets.
     pub(crate) fn times(&self) -> Option<(u64, u64)> {
         let with_packets = || self.pieces.iter().filter(|piece| piece.packets > 0);
         let earliest = with_packets().map(|piece| piece.earliest).min()?;
@@ -65,7 +66,8 @@ impl Index {
         &self.summary.pieces
     }
 
-    /// The earliest and the latest time of its packets, in nanoseconds since the epoch; none if there are no packets.
+    /// The earliest and the latest time of its packets, in nanoseconds since the epoch; none if
+    /// there are no packets.
     pub fn times(&self) -> Option<(u64, u64)> {
         self.summary.times()
     }
@@ -113,8 +115,8 @@ pub struct Part {
     pub tcp_flags: Option<(u8, u8)>,
 }
 
-/// The flags that at least one packet has, and those that all packets have, after one more packet. `None` if
-/// the flags of a packet are not known.
+/// The flags that at least one packet has, and those that all packets have, after one more packet.
+/// `None` if the flags of a packet are not known.
 fn with_flags(flags: Option<(u8, u8)>, is_first: bool, more: Option<u8>) -> Option<(u8, u8)> {
     match (flags, more) {
         (None, Some(more)) if is_first => Some((more, more)),
@@ -154,6 +156,7 @@ impl Row {
         if self.packets == 0 {
             self.first_packet = number;
         }
+
         self.last_packet = number;
         self.packets += 1;
         self.bytes += u64::from(record.wire_len);
@@ -162,13 +165,18 @@ impl Row {
         self.captured_max = self.captured_max.max(record.data.len() as u32);
         self.wire_min = self.wire_min.min(record.wire_len);
         self.wire_max = self.wire_max.max(record.wire_len);
+
         match self.parts.last_mut() {
             Some(part) if part.piece == piece => {
                 part.packets += 1;
                 part.tcp_flags = with_flags(part.tcp_flags, false, tcp_flags);
             }
             _ => {
-                self.parts.push(Part { piece, packets: 1, tcp_flags: with_flags(None, true, tcp_flags) });
+                self.parts.push(Part {
+                    piece,
+                    packets: 1,
+                    tcp_flags: with_flags(None, true, tcp_flags),
+                });
             }
         }
     }
@@ -182,13 +190,19 @@ impl Row {
     pub(crate) fn sketches_with(&self, tcp_flags: Option<(u8, u8)>) -> Vec<Sketch> {
         let sketch = self.flow.sketch(self.captured_max, self.wire_min..=self.wire_max, tcp_flags);
         let Some(place) = self.flow.later_fragment() else { return vec![sketch] };
+
         // The offset of a later fragment is not 0: one of its bits is the lowest that is set.
         let of_lowest = |bit: u32| {
-            let (known, set) = ((2_u16 << bit) - 1, 1_u16 << bit);
+            let known = (2_u16 << bit) - 1;
+            let set = 1_u16 << bit;
             let mut sketch = sketch.clone();
-            for (index, (known, set)) in known.to_be_bytes().into_iter().zip(set.to_be_bytes()).enumerate() {
+
+            for (index, (known, set)) in
+                known.to_be_bytes().into_iter().zip(set.to_be_bytes()).enumerate()
+            {
                 sketch.know_bits(place + index, known, set);
             }
+
             sketch
         };
         (0..13).map(of_lowest).collect()

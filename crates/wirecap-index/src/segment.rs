@@ -1,7 +1,8 @@
 //! A segment, which is a savefile of a recording, divided into pieces that can be read separately.
 //!
-//! Zstandard frames, [pages](wirecap_savefile::paged) of one, and gzip members can be read separately. A piece is the smallest
-//! number of them that begins and ends between two packets; in an uncompressed file, a range of bytes that does.
+//! Zstandard frames, [pages](wirecap_savefile::paged) of one, and gzip members can be read
+//! separately. A piece is the smallest number of them that begins and ends between two packets; in
+//! an uncompressed file, a range of bytes that does.
 
 use std::fmt::{self, Debug};
 use std::fs::File;
@@ -31,7 +32,8 @@ pub struct Piece {
     pub first_packet: u64,
     /// Packets that begin in it.
     pub packets: u64,
-    /// The earliest time of a packet, in nanoseconds since the epoch; packets without a time count as 0.
+    /// The earliest time of a packet, in nanoseconds since the epoch; packets without a time count
+    /// as 0.
     pub earliest: u64,
     /// The latest time of a packet.
     pub latest: u64,
@@ -145,7 +147,11 @@ impl Frames {
             Found::Block => State::Pages(pages),
             Found::EndOfPage => {
                 let end = self.pages + pages.position();
-                self.log.push(Frame { offset: self.offset, bytes: end - self.offset, end: self.given });
+                self.log.push(Frame {
+                    offset: self.offset,
+                    bytes: end - self.offset,
+                    end: self.given,
+                });
                 self.offset = end;
                 State::Pages(pages)
             }
@@ -156,7 +162,11 @@ impl Frames {
     }
 
     /// Begins the next frame.
-    fn begin_frame(&mut self, compression: Compression, mut file: BufReader<File>) -> io::Result<()> {
+    fn begin_frame(
+        &mut self,
+        compression: Compression,
+        mut file: BufReader<File>,
+    ) -> io::Result<()> {
         loop {
             let mut head = [0; 8];
             let present = peek(&mut file, &mut head)?;
@@ -165,13 +175,16 @@ impl Frames {
             if head.is_empty() || is_gzip && !head.starts_with(&GZIP) {
                 return Ok(()); // gzip(1) ignores the bytes after the last member, too
             }
+
             if is_gzip {
                 self.offset = file.stream_position()?;
                 self.state = State::Gzip(GzDecoder::new(file));
                 return Ok(());
             }
+
             if !is_skippable(head) {
                 self.offset = file.stream_position()?;
+
                 if is_of_pages(&mut file)? {
                     self.offset += paged::HEAD.len() as u64;
                     self.pages = self.offset;
@@ -179,9 +192,11 @@ impl Frames {
                     self.state = State::Pages(Pages::of_frame(file)?);
                     return Ok(());
                 }
+
                 self.state = State::Zstandard(zstd::Decoder::with_buffer(file)?.single_frame());
                 return Ok(());
             }
+
             let Some(len) = head.last_chunk().filter(|_| head.len() == 8) else {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             };
@@ -198,8 +213,10 @@ fn is_of_pages(file: &mut BufReader<File>) -> io::Result<bool> {
     if peek(file, &mut head)? < head.len() || head != paged::HEAD {
         return Ok(false);
     }
+
     let begin = file.stream_position()?;
     file.seek_relative(paged::HEAD.len() as i64)?;
+
     let mut pages = Pages::of_frame(file.by_ref().take(PAGE_BYTES_MAX))?;
     let found = loop {
         match pages.next_block() {
@@ -208,6 +225,7 @@ fn is_of_pages(file: &mut BufReader<File>) -> io::Result<bool> {
         }
     };
     file.seek(SeekFrom::Start(begin))?;
+
     match found {
         Err(error) if error.raw_os_error().is_some() => Err(error),
         found => Ok(found.is_ok_and(|found| found == Found::EndOfPage)),
@@ -221,6 +239,7 @@ fn peek(file: &mut BufReader<File>, into: &mut [u8]) -> io::Result<usize> {
         into.copy_from_slice(&buffered[..into.len()]);
         return Ok(into.len());
     }
+
     let at = file.stream_position()?;
     let mut present = 0;
     while present < into.len() {
@@ -229,6 +248,7 @@ fn peek(file: &mut BufReader<File>, into: &mut [u8]) -> io::Result<usize> {
             count => present += count,
         }
     }
+
     Ok(present)
 }
 
@@ -308,20 +328,26 @@ impl Segment {
     pub(crate) fn expand(&self, piece: &Piece) -> io::Result<Box<dyn Read + Send>> {
         let source = self.source.read_range(piece.offset, piece.bytes)?;
         let range = Range { source, read: Arc::clone(&self.read), left: piece.bytes };
+
         let source: Box<dyn Read + Send> = match self.compression {
             Compression::None => Box::new(range),
-            Compression::Gzip => {
-                Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(READ_BYTES, range)))
-            }
+            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(
+                BufReader::with_capacity(READ_BYTES, range),
+            )),
             Compression::Zstandard => {
                 let mut range = BufReader::with_capacity(READ_BYTES, range);
                 let mut head = Vec::new();
                 range.by_ref().take(ZSTANDARD.len() as u64).read_to_end(&mut head)?;
+
                 let is_frame = Compression::of(&head) == Compression::Zstandard;
                 let source = Cursor::new(head).chain(range);
                 let decoder = self.decoders.get()?;
+
                 match is_frame {
-                    true => Box::new(zio::Reader::new(BufReader::with_capacity(READ_BYTES, source), decoder)),
+                    true => Box::new(zio::Reader::new(
+                        BufReader::with_capacity(READ_BYTES, source),
+                        decoder,
+                    )),
                     false => Box::new(Pages::within(source, decoder)?),
                 }
             }
@@ -330,8 +356,8 @@ impl Segment {
     }
 }
 
-/// Zstandard decoders that are not in use. A decoder has memory for the window of a frame; a new one for each piece would have
-/// to allocate it, and the kernel to clear it, for each piece.
+/// Zstandard decoders that are not in use. A decoder has memory for the window of a frame; a new
+/// one for each piece would have to allocate it, and the kernel to clear it, for each piece.
 #[derive(Clone, Default)]
 struct Decoders(Arc<Mutex<Vec<Decoder<'static>>>>);
 
@@ -440,6 +466,7 @@ impl<R: Read> Read for Exactly<R> {
         if into.is_empty() {
             return Ok(0);
         }
+
         let count = self.source.read(into)?;
         let differs = || {
             io::Error::new(
@@ -447,9 +474,11 @@ impl<R: Read> Read for Exactly<R> {
                 "the length of a piece of the segment differs from its index",
             )
         };
+
         if count == 0 && self.left > 0 {
             return Err(differs());
         }
+
         self.left = self.left.checked_sub(count as u64).ok_or_else(differs)?;
         Ok(count)
     }

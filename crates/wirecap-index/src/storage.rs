@@ -27,7 +27,8 @@ pub trait Storage: Debug + Send + Sync {
     /// If it cannot be opened; [`io::ErrorKind::NotFound`] if it was removed.
     fn open(&self, segment: &Path) -> io::Result<Arc<dyn Source>>;
 
-    /// Whether the names of segments are file names. If so, a segment without an index is read as a file.
+    /// Whether the names of segments are file names. If so, a segment without an index is read as a
+    /// file.
     fn has_files(&self) -> bool;
 }
 

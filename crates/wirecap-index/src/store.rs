@@ -20,7 +20,8 @@ const EXTENSION: &str = ".flows.parquet";
 /// Larger files are not read.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
-/// How often a process tries to create the file of an index while others create, complete and remove theirs.
+/// How often a process tries to create the file of an index while others create, complete and
+/// remove theirs.
 const PART_ATTEMPTS: usize = 1000;
 
 /// The name of a segment's index.
@@ -62,20 +63,25 @@ pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
     if !metadata.is_file() {
         return Err(Without::Damaged("it is not a regular file".to_owned()));
     }
+
     if metadata.len() > INDEX_BYTES_MAX {
-        let (bytes, bytes_max) = (human_bytes(metadata.len()), human_bytes(INDEX_BYTES_MAX));
+        let bytes = human_bytes(metadata.len());
+        let bytes_max = human_bytes(INDEX_BYTES_MAX);
         return Err(Without::Damaged(format!("it has {bytes}, more than {bytes_max}")));
     }
+
     let damaged = |error: Damaged| Without::Damaged(error.to_string());
     let table = Table::open_file(file, metadata.len()).map_err(damaged)?;
     let now = Identity::of(segment).map_err(unreadable)?;
     let then = table.summary.identity;
+
     // A copy may be newer than the time in its index; a changed segment is newer than its index.
     let is_later = now.modified != then.modified && now.modified > modified(&metadata);
     #[cfg(sabotage)]
     if crate::sabotage::is("index-of-a-modified-file") {
         return Ok(table);
     }
+
     match (now.bytes, now.fingerprint) == (then.bytes, then.fingerprint) && !is_later {
         true => Ok(table),
         false => Err(Without::Stale),
@@ -128,7 +134,9 @@ pub enum EnsureError {
 impl From<ReadError> for EnsureError {
     fn from(error: ReadError) -> Self {
         match error {
-            ReadError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => Self::Vanished,
+            ReadError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Self::Vanished
+            }
             error => Self::Segment(error),
         }
     }
@@ -149,7 +157,10 @@ impl From<io::Error> for EnsureError {
 /// # Errors
 ///
 /// [`EnsureError`].
-pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Ensured, EnsureError> {
+pub fn ensure(
+    segment: &Path,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<Ensured, EnsureError> {
     let because = match load(segment) {
         Ok(_) => return Ok(Ensured::There),
         Err(because) => because,
@@ -158,6 +169,7 @@ pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<E
     if let Some(fault) = fault {
         return Ok(Ensured::Faulty(fault));
     }
+
     let bytes = write(segment, &index)?;
     Ok(Ensured::Written { because, bytes, packets: index.packets(), rows: index.rows.len() })
 }
@@ -172,42 +184,51 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
     let path = index_path(segment);
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
+
     let part = PathBuf::from(part);
     let mode = fs::metadata(segment)?.permissions().mode() & 0o666;
+
     // Locked until it is closed, when it has its name or is gone.
     let mut file = create_part(&part, mode)?;
-    let written =
-        file.write_all(&bytes).and_then(|()| match Identity::of(segment)? == index.summary.identity {
+    let written = file.write_all(&bytes).and_then(|()| {
+        match Identity::of(segment)? == index.summary.identity {
             true => fs::rename(&part, &path),
             false => Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 "the segment was replaced while its index was written",
             )),
-        });
+        }
+    });
     if let Err(error) = written {
         let _gone = fs::remove_file(&part);
         return Err(error);
     }
+
     // If the segment was removed during the write, its index is removed, too.
     if fs::symlink_metadata(segment).is_err() {
         remove(segment)?;
     }
+
     Ok(bytes.len() as u64)
 }
 
-/// Creates the file of an index that is not complete, and locks it. Waits while another process writes the same index. An existing
-/// file that is not locked is left from a process that was killed.
+/// Creates the file of an index that is not complete, and locks it. Waits while another process
+/// writes the same index. An existing file that is not locked is left from a process that was
+/// killed.
 ///
-/// A process removes or renames such a file only while it holds the lock and the file has this name.
+/// A process removes or renames such a file only while it holds the lock and the file has this
+/// name.
 fn create_part(path: &Path, mode: u32) -> io::Result<File> {
     let options = |flags: OFlags| {
         let mut options = File::options();
         options.custom_flags((OFlags::NOFOLLOW | flags).bits().cast_signed());
         options
     };
+
     for _ in 0..PART_ATTEMPTS {
         let created = options(OFlags::empty()).write(true).create_new(true).mode(mode).open(path);
         let is_new = created.is_ok();
+
         let opened = match created {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 options(OFlags::NONBLOCK).read(true).open(path)
@@ -222,6 +243,7 @@ fn create_part(path: &Path, mode: u32) -> io::Result<File> {
             }
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         };
+
         match opened {
             _ if !is_named => {}
             Ok(file) if is_new => return Ok(file),
@@ -233,7 +255,8 @@ fn create_part(path: &Path, mode: u32) -> io::Result<File> {
 
 fn is_name_of(path: &Path, file: &File) -> bool {
     let inode = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
-    let (named, opened) = (fs::symlink_metadata(path).map(inode), file.metadata().map(inode));
+    let named = fs::symlink_metadata(path).map(inode);
+    let opened = file.metadata().map(inode);
     matches!((named, opened), (Ok(named), Ok(opened)) if named == opened)
 }
 
@@ -253,8 +276,8 @@ fn remove_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The segments at `place`: a file, or the savefiles of a directory in the order of their names, with those that are being
-/// written, and with files that cannot be opened, which may be savefiles.
+/// The segments at `place`: a file, or the savefiles of a directory in the order of their names,
+/// with those that are being written, and with files that cannot be opened, which may be savefiles.
 ///
 /// # Errors
 ///
@@ -274,15 +297,18 @@ pub fn segments(place: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether a file begins like a savefile, compressed or not. A file that cannot be opened may be one: the reader of the
-/// segments reports it.
+/// Whether a file begins like a savefile, compressed or not. A file that cannot be opened may be
+/// one: the reader of the segments reports it.
 fn may_be_savefile(path: &Path) -> bool {
     let is_index = |path: &Path| {
-        path.as_os_str().to_str().is_some_and(|name| name.trim_end_matches(".part").ends_with(EXTENSION))
+        path.as_os_str()
+            .to_str()
+            .is_some_and(|name| name.trim_end_matches(".part").ends_with(EXTENSION))
     };
     if is_index(path) || !fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
         return false;
     }
+
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(error) => return error.kind() != io::ErrorKind::NotFound,
@@ -290,6 +316,7 @@ fn may_be_savefile(path: &Path) -> bool {
     let mut head = [0; 4];
     let read = file.read_exact(&mut head);
     let (head, swapped) = (u32::from_le_bytes(head), u32::from_be_bytes(head));
+
     let is_known = |magic: u32| {
         matches!(magic, 0x0a0d_0d0a | 0xa1b2_c3d4 | 0xa1b2_3c4d | 0xa1b2_cd34 | 0xfd2f_b528)
             || magic & 0xffff == 0x8b1f

@@ -1,10 +1,12 @@
 //! An index as a Parquet file: version 1 of the schema, which `docs/index-format.md` describes.
 //!
-//! An index that cannot be read exactly as it was written is [`Damaged`], and none of its contents are used: checksums cover
-//! everything that is read, and every number is checked against the others.
+//! An index that cannot be read exactly as it was written is [`Damaged`], and none of its contents
+//! are used: checksums cover everything that is read, and every number is checked against the
+//! others.
 //!
-//! A search reads the footer, then Bloom filters. If these do not exclude all rows, it reads the columns of
-//! addresses and ports, and then, of the other columns, the pages with rows that may match.
+//! A search reads the footer, then Bloom filters. If these do not exclude all rows, it reads the
+//! columns of addresses and ports, and then, of the other columns, the pages with rows that may
+//! match.
 //!
 //! Bloom filters alone are not enough, because a filter such as `net 10.1.0.0/16 and not port 443`
 //! contains no single value to look up: they exclude whole files first, then rows exclude pieces. A
@@ -31,7 +33,9 @@ use parquet::file::metadata::{
     KeyValue, PageIndexPolicy, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
     ParquetStatisticsPolicy, SortingColumn,
 };
-use parquet::file::properties::{EnabledStatistics, ReaderProperties, WriterProperties, WriterVersion};
+use parquet::file::properties::{
+    EnabledStatistics, ReaderProperties, WriterProperties, WriterVersion,
+};
 use parquet::file::reader::RowGroupReader;
 use parquet::file::serialized_reader::SerializedRowGroupReader;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
@@ -109,8 +113,8 @@ const DST_PORT: usize = 18;
 /// The first column of parts.
 const PIECES: usize = 28;
 
-/// Columns in which few values occur twice. They have no dictionary, which a search would have to read in
-/// addition.
+/// Columns in which few values occur twice. They have no dictionary, which a search would have to
+/// read in addition.
 const DISTINCT: [&str; 6] = ["flow", "first", "last", "bytes", "first_packet", "last_packet"];
 
 mod key {
@@ -133,7 +137,8 @@ static COLUMNS: LazyLock<SchemaDescPtr> = LazyLock::new(|| {
     Arc::new(SchemaDescriptor::new(Arc::new(schema)))
 });
 
-/// How a footer is read: the columns are those of the version, and their statistics are for other engines.
+/// How a footer is read: the columns are those of the version, and their statistics are for other
+/// engines.
 static FOOTER: LazyLock<ParquetMetaDataOptions> = LazyLock::new(|| {
     ParquetMetaDataOptions::new()
         .with_schema(Arc::clone(&COLUMNS))
@@ -148,8 +153,11 @@ static FOOTER: LazyLock<ParquetMetaDataOptions> = LazyLock::new(|| {
 ///
 /// If the Parquet library fails.
 pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
-    let sorting =
-        [0, 1].map(|column_idx| SortingColumn { column_idx, descending: false, nulls_first: false });
+    let sorting = [0, 1].map(|column_idx| SortingColumn {
+        column_idx,
+        descending: false,
+        nulls_first: false,
+    });
     let mut properties = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
         .set_compression(Compression::SNAPPY)
@@ -158,8 +166,10 @@ pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
         .set_sorting_columns(Some(sorting.to_vec()))
         .set_created_by(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(metadata(index)));
+
     // Maximum size of a filter; the library reduces it to the size that its values need.
     let values_max = index.rows.len().clamp(64, GROUP_ROWS) as u64;
+
     for name in ["flow", "src_addr", "dst_addr", "src_port", "dst_port"] {
         let column = ColumnPath::from(name);
         properties = properties
@@ -167,22 +177,29 @@ pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
             .set_column_bloom_filter_fpp(column.clone(), FALSE_POSITIVES)
             .set_column_bloom_filter_max_ndv(column, values_max);
     }
+
     let is_source_distinct = is_distinct(index.rows.iter().map(|row| row.flow.source));
     let is_destination_distinct = is_distinct(index.rows.iter().map(|row| row.flow.destination));
     let addresses = [("src_addr", is_source_distinct), ("dst_addr", is_destination_distinct)];
-    let addresses = addresses.into_iter().filter_map(|(name, is_distinct)| is_distinct.then_some(name));
+    let addresses =
+        addresses.into_iter().filter_map(|(name, is_distinct)| is_distinct.then_some(name));
     for name in DISTINCT.into_iter().chain(addresses) {
         properties = properties.set_column_dictionary_enabled(ColumnPath::from(name), false);
     }
+
     let properties = Arc::new(properties.build());
     let mut writer = SerializedFileWriter::new(Vec::new(), COLUMNS.root_schema_ptr(), properties)?;
+
     for rows in index.rows.chunks(GROUP_ROWS) {
         let mut group = writer.next_row_group()?;
         write_group(&mut group, rows, index)?;
         group.close()?;
     }
+
     let mut file = writer.into_inner()?;
-    seal(&mut file).ok_or_else(|| ParquetError::General("the footer has no checksums".to_owned()))?;
+    seal(&mut file)
+        .ok_or_else(|| ParquetError::General("the footer has no checksums".to_owned()))?;
+
     Ok(file)
 }
 
@@ -193,22 +210,37 @@ fn is_distinct(addresses: impl ExactSizeIterator<Item = Option<IpAddr>>) -> bool
 }
 
 fn metadata(index: &Index) -> Vec<KeyValue> {
-    let Summary { identity, format, packets, wire_bytes, interfaces: named, pieces: parts } = &index.summary;
+    let Summary { identity, format, packets, wire_bytes, interfaces: named, pieces: parts } =
+        &index.summary;
     let Identity { bytes, fingerprint, modified } = identity;
     let mut interfaces = String::new();
+
     for (name, link_type) in named {
         let name = name.as_deref().unwrap_or_default();
         let _ = writeln!(interfaces, "{} {name}", link_type.0);
     }
+
     let mut pieces = String::new();
+
     for piece in parts {
-        let Piece { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context } = piece;
+        let Piece {
+            offset,
+            bytes,
+            begin,
+            len,
+            first_packet,
+            packets,
+            earliest,
+            latest,
+            has_context,
+        } = piece;
         let context = u8::from(*has_context);
         let _ = writeln!(
             pieces,
             "{offset} {bytes} {begin} {len} {first_packet} {packets} {earliest} {latest} {context}"
         );
     }
+
     let pair = |key: &str, value: String| KeyValue::new(key.to_owned(), value);
     vec![
         pair(key::SCHEMA, SCHEMA_VERSION.to_string()),
@@ -226,10 +258,11 @@ fn metadata(index: &Index) -> Vec<KeyValue> {
     ]
 }
 
-/// The layouts of all rows, one per line: numbers as in the columns; 4, 6 or 0 for the addresses; 1 if there
-/// are ports; the lengths. `-` means none.
+/// The layouts of all rows, one per line: numbers as in the columns; 4, 6 or 0 for the addresses; 1
+/// if there are ports; the lengths. `-` means none.
 fn layouts(rows: &[Row]) -> String {
     let mut distinct: Vec<Layout> = Vec::new();
+
     for row in rows {
         let flow = row.flow.layout();
         match distinct.iter().position(|layout| layout.flow == flow) {
@@ -242,9 +275,12 @@ fn layouts(rows: &[Row]) -> String {
             }
         }
     }
+
     let mut text = String::new();
+
     for Layout { flow, captured_max, wire_min, wire_max } in distinct {
-        let optional = |number: Option<u16>| number.map_or("-".to_owned(), |number| number.to_string());
+        let optional =
+            |number: Option<u16>| number.map_or("-".to_owned(), |number| number.to_string());
         let version = |address: Option<IpAddr>| match address {
             None => 0,
             Some(IpAddr::V4(_)) => 4,
@@ -266,6 +302,7 @@ fn layouts(rows: &[Row]) -> String {
             u8::from(flow.ports.is_some()),
         );
     }
+
     text
 }
 
@@ -289,6 +326,7 @@ impl Layout {
         let mut fields = line.split(' ');
         let mut number = || fields.next()?.parse::<u32>().ok();
         let link_type = LinkType(u16::try_from(number()?).ok()?);
+
         let mut optional = || match fields.next()? {
             "-" => Some(None),
             number => number.parse::<u16>().ok().map(Some),
@@ -296,20 +334,25 @@ impl Layout {
         let outer = (optional()?, optional()?);
         let inner = (optional()?, optional()?);
         let ether_type = optional()?;
+
         let address = |version: Option<u16>| match version? {
             0 => Some(None),
             4 => Some(Some(IpAddr::from([0; 4]))),
             6 => Some(Some(IpAddr::from([0; 16]))),
             _ => None,
         };
-        let (source, destination) = (address(optional()?)?, address(optional()?)?);
+        let source = address(optional()?)?;
+        let destination = address(optional()?)?;
         let fragment = fragment(optional()??.into())?;
         let transport_offset = optional()?;
         let ports = (optional()?? != 0).then_some((0, 0));
         let mut number = || fields.next()?.parse::<u32>().ok();
-        let (captured_max, wire_min, wire_max) = (number()?, number()?, number()?);
+        let captured_max = number()?;
+        let wire_min = number()?;
+        let wire_max = number()?;
         let vlan = |(tpid, id): (Option<u16>, Option<u16>)| Some(Vlan { tpid: tpid?, id: id? });
         let vlans = [vlan(outer), vlan(inner)];
+
         let flow = Flow {
             link_type,
             vlans,
@@ -349,6 +392,7 @@ fn write_group(
     columns.longs(rows.iter().map(|row| row.first))?;
     columns.longs(rows.iter().map(|row| row.last))?;
     columns.numbers(rows.iter().map(|row| row.interface))?;
+
     let Summary { interfaces, pieces, .. } = &index.summary;
     let names: Vec<Option<ByteArray>> = interfaces
         .iter()
@@ -368,7 +412,9 @@ fn write_group(
     columns.numbers(rows.iter().map(|row| row.flow.fragment as u32))?;
     columns.optional(rows.iter().map(|row| row.flow.transport_offset.map(u32::from)))?;
     columns.optional(rows.iter().map(|row| row.flow.ports.map(|(source, _)| source.into())))?;
-    columns.optional(rows.iter().map(|row| row.flow.ports.map(|(_, destination)| destination.into())))?;
+    columns.optional(
+        rows.iter().map(|row| row.flow.ports.map(|(_, destination)| destination.into())),
+    )?;
     columns.longs(rows.iter().map(|row| row.packets))?;
     columns.longs(rows.iter().map(|row| row.bytes))?;
     columns.numbers(rows.iter().map(|row| row.captured_max))?;
@@ -378,18 +424,28 @@ fn write_group(
     columns.optional(rows.iter().map(|row| row.tcp_flags.map(|(_, all)| all.into())))?;
     columns.longs(rows.iter().map(|row| row.first_packet))?;
     columns.longs(rows.iter().map(|row| row.last_packet))?;
+
     let parts = || rows.iter().flat_map(|row| row.parts.iter());
-    let repetitions: Vec<i16> =
-        rows.iter().flat_map(|row| (0..row.parts.len()).map(|place| i16::from(place > 0))).collect();
+    let repetitions: Vec<i16> = rows
+        .iter()
+        .flat_map(|row| (0..row.parts.len()).map(|place| i16::from(place > 0)))
+        .collect();
     let definitions = vec![1; repetitions.len()];
-    let offsets: Vec<i64> = parts().map(|part| pieces[part.piece as usize].offset.cast_signed()).collect();
+    let offsets: Vec<i64> =
+        parts().map(|part| pieces[part.piece as usize].offset.cast_signed()).collect();
     columns.write::<Int64Type>(&offsets, Some(&definitions), Some(&repetitions))?;
+
     let packets: Vec<i32> = parts().map(|part| part.packets.cast_signed()).collect();
     columns.write::<Int32Type>(&packets, Some(&definitions), Some(&repetitions))?;
-    let definitions: Vec<i16> = parts().map(|part| 1 + i16::from(part.tcp_flags.is_some())).collect();
-    let (any, all): (Vec<i32>, Vec<i32>) =
-        parts().filter_map(|part| part.tcp_flags).map(|(any, all)| (i32::from(any), i32::from(all))).unzip();
+
+    let definitions: Vec<i16> =
+        parts().map(|part| 1 + i16::from(part.tcp_flags.is_some())).collect();
+    let (any, all): (Vec<i32>, Vec<i32>) = parts()
+        .filter_map(|part| part.tcp_flags)
+        .map(|(any, all)| (i32::from(any), i32::from(all)))
+        .unzip();
     columns.write::<Int32Type>(&any, Some(&definitions), Some(&repetitions))?;
+
     columns.write::<Int32Type>(&all, Some(&definitions), Some(&repetitions))
 }
 
@@ -416,7 +472,10 @@ impl Columns<'_, '_> {
         self.write::<Int32Type>(&values, Some(&definitions), None)
     }
 
-    fn texts(&mut self, values: impl Iterator<Item = Option<ByteArray>>) -> Result<(), ParquetError> {
+    fn texts(
+        &mut self,
+        values: impl Iterator<Item = Option<ByteArray>>,
+    ) -> Result<(), ParquetError> {
         let values: Vec<Option<ByteArray>> = values.collect();
         let definitions: Vec<i16> = values.iter().map(|value| i16::from(value.is_some())).collect();
         let values: Vec<ByteArray> = values.into_iter().flatten().collect();
@@ -474,17 +533,20 @@ impl Table {
         let damaged = |text: &str| Damaged(text.to_owned());
         let parquet = ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&FOOTER))?;
         let metadata = parquet.file_metadata();
+
         let value = |key: &str| {
             let pairs = metadata.key_value_metadata().into_iter().flatten();
             let value = pairs.filter(|pair| pair.key == key).find_map(|pair| pair.value.as_deref());
             value.ok_or_else(|| Damaged(format!("it has no {key}")))
         };
-        let number =
-            |key: &str| value(key)?.parse::<u64>().map_err(|_| Damaged(format!("its {key} is not a number")));
+        let number = |key: &str| {
+            value(key)?.parse::<u64>().map_err(|_| Damaged(format!("its {key} is not a number")))
+        };
         let version = number(key::SCHEMA)?;
         if version != u64::from(SCHEMA_VERSION) {
             return Err(Damaged(format!("its schema has version {version}, not {SCHEMA_VERSION}")));
         }
+
         let identity = Identity {
             bytes: number(key::SEGMENT_BYTES)?,
             fingerprint: u64::from_str_radix(value(key::SEGMENT_FINGERPRINT)?, 16)
@@ -498,6 +560,7 @@ impl Table {
             "pcapng" => Format::Pcapng,
             _ => return Err(damaged("the segment's format is not known")),
         };
+
         let interfaces = value(key::INTERFACES)?.lines().map(interface).collect::<Option<_>>();
         let layouts = value(key::LAYOUTS)?;
         let layouts: Option<Vec<Layout>> = match layouts.is_empty() {
@@ -510,6 +573,7 @@ impl Table {
                     .ok_or_else(|| damaged("its layouts are invalid"))?,
             ),
         };
+
         let pieces = pieces(value(key::PIECES)?);
         let summary = Summary {
             identity,
@@ -519,29 +583,37 @@ impl Table {
             interfaces: interfaces.ok_or_else(|| damaged("its interfaces are invalid"))?,
             pieces: pieces.ok_or_else(|| damaged("its pieces are invalid"))?,
         };
+
         let blocks = Arc::new(Blocks::new(content, body, value(key::BLOCKS)?.to_owned()));
         let table = Self { blocks, metadata: parquet, summary, layouts };
         table.check_pieces()?;
+
         Ok(table)
     }
 
     /// Checks that the pieces fit the segment and each other.
     fn check_pieces(&self) -> Result<(), Damaged> {
-        let (mut offset, mut begin, mut packets) = (0, 0, 0);
+        let mut offset = 0;
+        let mut begin = 0;
+        let mut packets = 0;
+
         for piece in &self.summary.pieces {
             let is_next = piece.offset >= offset
                 && piece.begin == begin
                 && (piece.packets == 0 || piece.first_packet == packets);
-            let (end, expanded) = (piece.offset.checked_add(piece.bytes), begin.checked_add(piece.len));
+            let end = piece.offset.checked_add(piece.bytes);
+            let expanded = begin.checked_add(piece.len);
             let (Some(end), Some(expanded), true) = (end, expanded, is_next) else {
                 return Err(Damaged("its pieces are not consecutive".to_owned()));
             };
             (offset, begin) = (end, expanded);
             packets = packets.saturating_add(piece.packets);
         }
+
         if offset > self.summary.identity.bytes || packets != self.summary.packets {
             return Err(Damaged("its pieces do not match its segment".to_owned()));
         }
+
         Ok(())
     }
 
@@ -560,8 +632,8 @@ impl Table {
         }
     }
 
-    /// Reads the rows that meet one alternative of each condition, and for which `may_match` returns `true`;
-    /// it gets rows without parts.
+    /// Reads the rows that meet one alternative of each condition, and for which `may_match`
+    /// returns `true`; it gets rows without parts.
     pub(crate) fn index_where<E: From<Damaged>>(
         self,
         conditions: &[Vec<Wanted>],
@@ -574,29 +646,39 @@ impl Table {
             if u64::try_from(count).is_ok_and(|count| count > table.summary.packets) {
                 return Err(Damaged("it has more rows than packets".to_owned()).into());
             }
+
             let mut groups = Vec::new();
+
             for group in 0..table.metadata.num_row_groups() {
                 if table.may_have(group, conditions)? {
                     groups.push(group);
                 }
             }
+
             let mut rows = Vec::new();
             if groups.is_empty() {
                 return Ok(rows);
             }
+
             let metadata = table.metadata_with_pages()?;
+
             for group in groups {
                 let group = table.group(&metadata, group)?;
                 let ranges = select(&group, conditions)?;
                 let mut kept = Vec::new();
-                for (place, row) in ranges.iter().cloned().flatten().zip(table.read_rows(&group, &ranges)?) {
+
+                for (place, row) in
+                    ranges.iter().cloned().flatten().zip(table.read_rows(&group, &ranges)?)
+                {
                     if may_match(&row)? {
                         kept.push((place, row));
                     }
                 }
+
                 table.read_parts(&group, &mut kept)?;
                 rows.extend(kept.into_iter().map(|(_, row)| row));
             }
+
             Ok(rows)
         })?;
         Ok(Index { summary: table.summary, rows })
@@ -641,26 +723,42 @@ impl Table {
     }
 
     /// Reads rows of a group, without their parts.
-    fn read_rows(&self, group: &dyn RowGroupReader, ranges: &[Range<usize>]) -> Result<Vec<Row>, Damaged> {
+    fn read_rows(
+        &self,
+        group: &dyn RowGroupReader,
+        ranges: &[Range<usize>],
+    ) -> Result<Vec<Row>, Damaged> {
         let inconsistent = || Damaged("a row contradicts the others".to_owned());
         let mut input = Input { group, ranges, column: 0 };
         let flow_numbers = input.longs()?;
-        let (first, last) = (input.longs()?, input.longs()?);
+        let first = input.longs()?;
+        let last = input.longs()?;
         let interface = input.numbers()?;
+
         input.skip();
         let link_type = input.numbers()?;
-        let vlan_type = [(input.optional()?, input.optional()?), (input.optional()?, input.optional()?)];
+        let vlan_type =
+            [(input.optional()?, input.optional()?), (input.optional()?, input.optional()?)];
         let ether_type = input.optional()?;
-        let (source, destination) = (input.addresses()?, input.addresses()?);
-        let (protocol, next_header) = (input.optional()?, input.optional()?);
+        let source = input.addresses()?;
+        let destination = input.addresses()?;
+        let protocol = input.optional()?;
+        let next_header = input.optional()?;
         let fragments = input.numbers()?;
         let transport_offset = input.optional()?;
-        let (source_port, destination_port) = (input.optional()?, input.optional()?);
-        let (packets, bytes) = (input.longs()?, input.longs()?);
-        let (captured_max, wire_min, wire_max) = (input.numbers()?, input.numbers()?, input.numbers()?);
-        let (flags_any, flags_all) = (input.optional()?, input.optional()?);
-        let (first_packet, last_packet) = (input.longs()?, input.longs()?);
+        let source_port = input.optional()?;
+        let destination_port = input.optional()?;
+        let packets = input.longs()?;
+        let bytes = input.longs()?;
+        let captured_max = input.numbers()?;
+        let wire_min = input.numbers()?;
+        let wire_max = input.numbers()?;
+        let flags_any = input.optional()?;
+        let flags_all = input.optional()?;
+        let first_packet = input.longs()?;
+        let last_packet = input.longs()?;
         let mut rows = Vec::with_capacity(flow_numbers.len());
+
         let word = |value: Option<u32>| match value {
             None => Some(None),
             Some(value) => u16::try_from(value).ok().map(Some),
@@ -669,6 +767,7 @@ impl Table {
             None => Some(None),
             Some(value) => u8::try_from(value).ok().map(Some),
         };
+
         for place in 0..flow_numbers.len() {
             let read = || -> Option<Row> {
                 let mut vlans = [None; 2];
@@ -679,6 +778,7 @@ impl Table {
                         _ => return None,
                     };
                 }
+
                 let flow = Flow {
                     link_type: LinkType(u16::try_from(link_type[place]).ok()?),
                     vlans,
@@ -692,6 +792,7 @@ impl Table {
                     ports: word(source_port[place])?.zip(word(destination_port[place])?),
                 };
                 (flow.number() == flow_numbers[place]).then_some(())?;
+
                 Some(Row {
                     flow,
                     interface: interface[place],
@@ -717,13 +818,19 @@ impl Table {
             if !is_sound {
                 return Err(inconsistent());
             }
+
             rows.push(row);
         }
+
         Ok(rows)
     }
 
     /// Reads the parts of rows, which are at these places of the group.
-    fn read_parts(&self, group: &dyn RowGroupReader, found: &mut [(usize, Row)]) -> Result<(), Damaged> {
+    fn read_parts(
+        &self,
+        group: &dyn RowGroupReader,
+        found: &mut [(usize, Row)],
+    ) -> Result<(), Damaged> {
         let inconsistent = || Damaged("a row contradicts the others".to_owned());
         let ranges = ranges(found.iter().map(|(place, _)| *place), 0);
         let mut input = Input { group, ranges: &ranges, column: PIECES };
@@ -740,9 +847,11 @@ impl Table {
         if !is_alike {
             return Err(inconsistent());
         }
+
         let mut rows = found.iter_mut().map(|(_, row)| row);
         let mut row = None;
         let mut flags = any.iter().zip(&all);
+
         for (place, repetition) in repetitions.iter().enumerate() {
             let tcp_flags = match any_definitions[place] {
                 2 => {
@@ -753,12 +862,15 @@ impl Table {
                 _ => None,
             };
             let piece = self.piece_at(offsets[place].cast_unsigned()).ok_or_else(inconsistent)?;
+
             if *repetition == 0 {
                 row = rows.next();
             }
+
             let part = Part { piece, packets: counts[place].cast_unsigned(), tcp_flags };
             row.as_mut().ok_or_else(inconsistent)?.parts.push(part);
         }
+
         drop(rows);
         let counted = |row: &Row| row.parts.iter().map(|part| u64::from(part.packets)).sum::<u64>();
         match found.iter().all(|(_, row)| counted(row) == row.packets) {
@@ -853,48 +965,63 @@ impl Filters<'_> {
 }
 
 /// The rows of a group that may meet the conditions, and a few rows between them.
-fn select(group: &dyn RowGroupReader, conditions: &[Vec<Wanted>]) -> Result<Vec<Range<usize>>, Damaged> {
+fn select(
+    group: &dyn RowGroupReader,
+    conditions: &[Vec<Wanted>],
+) -> Result<Vec<Range<usize>>, Damaged> {
     let wanted = || conditions.iter().flatten();
     let all = 0..group.metadata().num_rows() as usize;
     let mut ranges: Vec<Range<usize>> = std::iter::once(all).collect();
+
     // Of most connections one port is rare, and numbers are read faster than addresses.
     if wanted().any(|wanted| wanted.ports != (None, None)) {
         let column = |column: usize| Input { group, ranges: &ranges, column }.optional();
-        let (sources, destinations) = (column(SRC_PORT)?, column(DST_PORT)?);
-        let is = |wanted: Option<u16>, port: Option<u32>| wanted.is_none() || port == wanted.map(u32::from);
+        let sources = column(SRC_PORT)?;
+        let destinations = column(DST_PORT)?;
+        let is = |wanted: Option<u16>, port: Option<u32>| {
+            wanted.is_none() || port == wanted.map(u32::from)
+        };
+
         ranges = narrow(&ranges, conditions, |Wanted { ports, .. }, place| {
             is(ports.0, sources[place]) && is(ports.1, destinations[place])
         });
     }
+
     let is_about_addresses = |wanted: &Wanted| {
         wanted.source.is_some() || wanted.destination.is_some() || wanted.is_without_addresses
     };
     if wanted().any(is_about_addresses) {
         let column = |column: usize| Input { group, ranges: &ranges, column }.texts();
-        let (sources, destinations) = (column(SRC_ADDR)?, column(DST_ADDR)?);
+        let sources = column(SRC_ADDR)?;
+        let destinations = column(DST_ADDR)?;
+
         let is = |wanted: &Option<String>, address: &Option<ByteArray>| {
-            wanted.is_none() || wanted.as_ref().map(String::as_bytes) == address.as_ref().map(ByteArray::data)
+            wanted.is_none()
+                || wanted.as_ref().map(String::as_bytes) == address.as_ref().map(ByteArray::data)
         };
         ranges = narrow(&ranges, conditions, |wanted, place| {
-            let (source, destination) = (&sources[place], &destinations[place]);
+            let source = &sources[place];
+            let destination = &destinations[place];
             match wanted.is_without_addresses {
                 true => source.is_none() && destination.is_none(),
                 false => is(&wanted.source, source) && is(&wanted.destination, destination),
             }
         });
     }
+
     Ok(ranges)
 }
 
-/// Those rows of the ranges for which `has` is true for one alternative of each condition, and a few rows
-/// between them. `has` gets the position of a row among the rows of the ranges.
+/// Those rows of the ranges for which `has` is true for one alternative of each condition, and a
+/// few rows between them. `has` gets the position of a row among the rows of the ranges.
 fn narrow(
     rows: &[Range<usize>],
     conditions: &[Vec<Wanted>],
     has: impl Fn(&Wanted, usize) -> bool,
 ) -> Vec<Range<usize>> {
-    let is_met =
-        |place: usize| conditions.iter().all(|wanted| wanted.iter().any(|wanted| has(wanted, place)));
+    let is_met = |place: usize| {
+        conditions.iter().all(|wanted| wanted.iter().any(|wanted| has(wanted, place)))
+    };
     let met = rows.iter().cloned().flatten().enumerate().filter(|(place, _)| is_met(*place));
     ranges(met.map(|(_, row)| row), GAP_ROWS)
 }
@@ -937,6 +1064,7 @@ fn piece(line: &[u8]) -> Option<Piece> {
     };
     let mut fields = line.split(|byte| *byte == b' ').map(number);
     let mut next = || fields.next().flatten();
+
     let piece = Piece {
         offset: next()?,
         bytes: next()?,
@@ -970,23 +1098,34 @@ impl Input<'_> {
         let too_few = || Damaged("a column has too few values".to_owned());
         let mut reader = get_typed_column_reader::<T>(self.group.get_column_reader(self.column)?);
         self.column += 1;
-        let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
+
+        let mut values = Vec::new();
+        let mut definitions = Vec::new();
+        let mut repetitions = Vec::new();
         let mut place = 0;
+
         for range in self.ranges {
             place += reader.skip_records(range.start - place)?;
             if place != range.start {
                 return Err(too_few());
             }
+
             while place < range.end {
                 let left = range.end - place;
-                let (records, ..) =
-                    reader.read_records(left, Some(&mut definitions), Some(&mut repetitions), &mut values)?;
+                let (records, ..) = reader.read_records(
+                    left,
+                    Some(&mut definitions),
+                    Some(&mut repetitions),
+                    &mut values,
+                )?;
                 if records == 0 {
                     return Err(too_few());
                 }
+
                 place += records;
             }
         }
+
         Ok((values, definitions, repetitions))
     }
 
@@ -1003,14 +1142,16 @@ impl Input<'_> {
     fn optional(&mut self) -> Result<Vec<Option<u32>>, Damaged> {
         let (values, definitions, _) = self.read::<Int32Type>()?;
         let mut values = values.into_iter().map(i32::cast_unsigned);
-        let values = definitions.iter().map(|level| (*level > 0).then(|| values.next()).flatten()).collect();
+        let values =
+            definitions.iter().map(|level| (*level > 0).then(|| values.next()).flatten()).collect();
         self.all(values)
     }
 
     fn texts(&mut self) -> Result<Vec<Option<ByteArray>>, Damaged> {
         let (values, definitions, _) = self.read::<ByteArrayType>()?;
         let mut values = values.into_iter();
-        let values = definitions.iter().map(|level| (*level > 0).then(|| values.next()).flatten()).collect();
+        let values =
+            definitions.iter().map(|level| (*level > 0).then(|| values.next()).flatten()).collect();
         self.all(values)
     }
 
@@ -1041,6 +1182,7 @@ mod tests {
         for field in COLUMNS.root_schema().get_fields() {
             assert!(page.contains(&format!("`{}`", field.name())), "no column `{}`", field.name());
         }
+
         for key in [
             key::SCHEMA,
             key::SEGMENT_BYTES,

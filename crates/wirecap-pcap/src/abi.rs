@@ -71,7 +71,8 @@ pub(crate) struct Insn {
 }
 
 /// `pcap_handler`. It may unwind: language bindings throw exceptions through this library.
-pub(crate) type Callback = unsafe extern "C-unwind" fn(*mut c_uchar, *const PacketHeader, *const c_uchar);
+pub(crate) type Callback =
+    unsafe extern "C-unwind" fn(*mut c_uchar, *const PacketHeader, *const c_uchar);
 
 /// `PCAP_ERROR` and other error codes.
 pub(crate) const ERROR: c_int = -1;

@@ -11,7 +11,8 @@ use std::ptr;
 use wirecap::device::Device;
 
 use crate::abi::{
-    DLT_ETHERNET, ERROR, ERROR_NO_SUCH_DEVICE, ERROR_PERM_DENIED, ERROR_PROMISC_PERM_DENIED, Pcap, RealPcap,
+    DLT_ETHERNET, ERROR, ERROR_NO_SUCH_DEVICE, ERROR_PERM_DENIED, ERROR_PROMISC_PERM_DENIED, Pcap,
+    RealPcap,
 };
 use crate::failure::{self, guarded};
 use crate::group;
@@ -34,7 +35,9 @@ unsafe extern "C-unwind" fn pcap_create(device: *const c_char, errors: *mut c_ch
         let Some(queues_of) = name.as_ref().filter(|name| name.queues.is_some()) else {
             return adopt(create(device, errors), Some(Request::new(name)), errors);
         };
-        let Ok(interface) = CString::new(queues_of.interface.as_str()) else { return ptr::null_mut() };
+        let Ok(interface) = CString::new(queues_of.interface.as_str()) else {
+            return ptr::null_mut();
+        };
         adopt(create(interface.as_ptr(), errors), Some(Request::new(name)), errors)
     }
 }
@@ -58,7 +61,8 @@ unsafe fn create(device: *const c_char, errors: *mut c_char) -> *mut RealPcap {
     }
 }
 
-/// Declares setters: each passes the value to the real library's handle, and records it if that accepts it.
+/// Declares setters: each passes the value to the real library's handle, and records it if that
+/// accepts it.
 macro_rules! setters {
     ($(fn $name:ident as $real:ident($value:ident, $request:ident) $note:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -81,7 +85,11 @@ setters! {
     fn pcap_set_protocol_linux as set_protocol_linux(protocol, request) request.protocol = protocol;
 }
 
-fn set(pcap: *mut Pcap, real: impl FnOnce(*mut RealPcap) -> c_int, note: impl FnOnce(&mut Request)) -> c_int {
+fn set(
+    pcap: *mut Pcap,
+    real: impl FnOnce(*mut RealPcap) -> c_int,
+    note: impl FnOnce(&mut Request),
+) -> c_int {
     match look_up(pcap) {
         Given::Ours(handle) => {
             let status = real(handle.real());
@@ -98,7 +106,9 @@ fn set(pcap: *mut Pcap, real: impl FnOnce(*mut RealPcap) -> c_int, note: impl Fn
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_activate(pcap: *mut Pcap) -> c_int {
     match look_up(pcap) {
-        Given::Ours(handle) => guarded(|| activate(handle)).unwrap_or_else(|panic| handle.fail(&panic)),
+        Given::Ours(handle) => {
+            guarded(|| activate(handle)).unwrap_or_else(|panic| handle.fail(&panic))
+        }
         // SAFETY: an open handle of the real library.
         Given::Foreign(foreign) => unsafe { real::activate(foreign) },
         Given::Nothing => ERROR,
@@ -114,6 +124,7 @@ fn activate(handle: &Handle) -> c_int {
     if handle.is_spent() && !renew(handle, &request) {
         return ERROR;
     }
+
     let status = match Settings::get() {
         Err(text) => refuse_unopened(handle, text),
         Ok(settings) => match request.served(settings) {
@@ -123,8 +134,12 @@ fn activate(handle: &Handle) -> c_int {
             }
             Err(Obstacle::Unserved(reason) | Obstacle::Unknown(reason)) => {
                 tell(settings, || {
-                    let (device, libpcap) = (whole(&request), real::path());
-                    format!("{device} is captured by the system's libpcap, {}: {reason}", libpcap.display())
+                    let device = whole(&request);
+                    let libpcap = real::path();
+                    format!(
+                        "{device} is captured by the system's libpcap, {}: {reason}",
+                        libpcap.display()
+                    )
                 });
                 activate_real(handle, &request, &reason)
             }
@@ -133,10 +148,11 @@ fn activate(handle: &Handle) -> c_int {
     if status >= 0 {
         *handle.request() = None;
     } else if request.device.is_some() {
-        // The program may activate the handle again. Two of its settings may have been changed, and libpcap (1.10.3) may
-        // crash if a handle that failed to activate is activated again.
+        // The program may activate the handle again. Two of its settings may have been changed, and
+        // libpcap (1.10.3) may crash if a handle that failed to activate is activated again.
         handle.set_spent(true);
     }
+
     status
 }
 
@@ -146,8 +162,8 @@ fn activate_real(handle: &Handle, request: &Request, reason: &str) -> c_int {
     let status = unsafe { real::activate(handle.real()) };
     let queues = request.device.as_ref().filter(|name| name.queues.is_some());
     match queues {
-        // The interface exists, but the engine does not support it. The request was for some of its receive
-        // queues, so the whole interface must not be captured.
+        // The interface exists, but the engine does not support it. The request was for some of its
+        // receive queues, so the whole interface must not be captured.
         Some(name) if status >= 0 => {
             let whole = name.whole();
             refuse(
@@ -159,15 +175,22 @@ fn activate_real(handle: &Handle, request: &Request, reason: &str) -> c_int {
     }
 }
 
-/// Activates a capture by the engine, and the real library's handle, which does everything that does not
-/// concern packets.
-fn activate_engine(handle: &Handle, request: &Request, device: Device, settings: &Settings) -> c_int {
+/// Activates a capture by the engine, and the real library's handle, which does everything that
+/// does not concern packets.
+fn activate_engine(
+    handle: &Handle,
+    request: &Request,
+    device: Device,
+    settings: &Settings,
+) -> c_int {
     let index = device.index;
+
     // SAFETY: the handle is open.
     let (status, link_type, snap_len, descriptor) = unsafe {
         let real = handle.real();
         real::set_buffer_size(real, COMPANION_BYTES);
-        // One promiscuous socket is enough, and the interface's `promiscuity` counter shows each request.
+        // One promiscuous socket is enough, and the interface's `promiscuity` counter shows each
+        // request.
         real::set_promisc(real, 0);
         let status = real::activate(real);
         if status < 0 {
@@ -182,7 +205,9 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
     };
     match silenced.and_then(|()| Live::open(request, device, snap_len.unsigned_abs(), settings)) {
         Ok(live) => {
-            tell(settings, || format!("{} is captured by the engine {}", live.name(), live.engine()));
+            tell(settings, || {
+                format!("{} is captured by the engine {}", live.name(), live.engine())
+            });
             // SAFETY: the handle is open.
             live.set_nonblocking(unsafe { real::getnonblock(handle.real(), ptr::null_mut()) } == 1);
             handle.go_live(live);
@@ -201,16 +226,21 @@ fn needs_engine(request: &Request, settings: &Settings) -> bool {
     settings.engine.is_some() || group::requested(request, settings).is_some() || is_part(request)
 }
 
-/// Fails with `text`. The real library's handle was activated; it is replaced with one that failed to activate, so the
-/// handle is as after an error of libpcap: without descriptors, and the program may activate it again.
+/// Fails with `text`. The real library's handle was activated; it is replaced with one that failed
+/// to activate, so the handle is as after an error of libpcap: without descriptors, and the program
+/// may activate it again.
 fn refuse(handle: &Handle, text: &str) -> c_int {
-    // SAFETY: the name is a string, the handles are open, and the calls without an error buffer write none when they
-    // succeed.
+    // SAFETY: the name is a string, the handles are open, and the calls without an error buffer
+    // write none when they succeed.
     unsafe {
         let mut errors = [0; crate::abi::ERRBUF_BYTES];
         let failed = real::create(NO_INTERFACE.as_ptr(), errors.as_mut_ptr());
         if !failed.is_null() {
-            real::setnonblock(failed, real::getnonblock(handle.real(), ptr::null_mut()), ptr::null_mut());
+            real::setnonblock(
+                failed,
+                real::getnonblock(handle.real(), ptr::null_mut()),
+                ptr::null_mut(),
+            );
             real::activate(failed);
             real::close(handle.replace_real(failed));
         }
@@ -218,8 +248,8 @@ fn refuse(handle: &Handle, text: &str) -> c_int {
     handle.fail(text)
 }
 
-/// Fails with `text` before the real library's handle was activated. libpcap (1.10.3) does not close the eventfd of a handle
-/// that was never activated.
+/// Fails with `text` before the real library's handle was activated. libpcap (1.10.3) does not
+/// close the eventfd of a handle that was never activated.
 fn refuse_unopened(handle: &Handle, text: &str) -> c_int {
     // SAFETY: the handle is open.
     unsafe {
@@ -258,13 +288,14 @@ fn fall_back(handle: &Handle, request: &Request, reason: &str) -> c_int {
     activate_real(handle, request, reason)
 }
 
-/// Replaces the real library's handle with a new, inactive one with the same settings; returns whether that
-/// succeeded.
+/// Replaces the real library's handle with a new, inactive one with the same settings; returns
+/// whether that succeeded.
 fn renew(handle: &Handle, request: &Request) -> bool {
     let Some(name) = &request.device else { return false };
     let Ok(interface) = CString::new(name.interface.as_str()) else { return false };
-    // SAFETY: the name is a string, the new handle is open, and the calls without an error buffer write none
-    // when they succeed.
+
+    // SAFETY: the name is a string, the new handle is open, and the calls without an error buffer
+    // write none when they succeed.
     unsafe {
         let mut errors = [0; crate::abi::ERRBUF_BYTES];
         let new = real::create(interface.as_ptr(), errors.as_mut_ptr());
@@ -272,6 +303,7 @@ fn renew(handle: &Handle, request: &Request) -> bool {
             handle.fail(&failure::text(errors.as_ptr()));
             return false;
         }
+
         request.snap_len.map(|bytes| real::set_snaplen(new, bytes));
         request.promiscuous.map(|on| real::set_promisc(new, on));
         request.tstamp_type.map(|kind| real::set_tstamp_type(new, kind));
@@ -284,6 +316,7 @@ fn renew(handle: &Handle, request: &Request) -> bool {
         real::setnonblock(new, real::getnonblock(handle.real(), ptr::null_mut()), ptr::null_mut());
         real::close(handle.replace_real(new));
     }
+
     handle.set_spent(false);
     true
 }
@@ -346,7 +379,9 @@ fn open_error(device: &str, status: c_int, text: &str) -> String {
     let says = || unsafe { failure::text(real::statustostr(status)) };
     match status {
         ERROR => format!("{device}: {text}"),
-        ERROR_NO_SUCH_DEVICE | ERROR_PERM_DENIED | ERROR_PROMISC_PERM_DENIED if !text.is_empty() => {
+        ERROR_NO_SUCH_DEVICE | ERROR_PERM_DENIED | ERROR_PROMISC_PERM_DENIED
+            if !text.is_empty() =>
+        {
             format!("{device}: {} ({text})", says())
         }
         _ => format!("{device}: {}", says()),
@@ -358,18 +393,18 @@ pub(crate) unsafe extern "C-unwind" fn pcap_close(pcap: *mut Pcap) {
     match look_up(pcap) {
         Given::Ours(handle) => {
             let Some(place) = table::remove(pcap) else { return };
-            // The capture is ended before the handle is closed, because a reader may free the handle from
-            // then on. A signal handler may have interrupted the reader while that held a lock: then
-            // `break_off`, which takes no lock, only ends the read, and the reader frees the handle after the
-            // handler has returned.
+            // The capture is ended before the handle is closed, because a reader may free the
+            // handle from then on. A signal handler may have interrupted the reader while that held
+            // a lock: then `break_off`, which takes no lock, only ends the read, and the reader
+            // frees the handle after the handler has returned.
             match handle.live() {
                 Some(live) if handle.turn.is_on_this_stack() => live.break_off(),
                 Some(live) => drop(guarded(|| live.end())),
                 None => {}
             }
             if handle.turn.close() {
-                // SAFETY: the pointer came from a `Box`, is no longer in the table, and no thread reads from
-                // the handle.
+                // SAFETY: the pointer came from a `Box`, is no longer in the table, and no thread
+                // reads from the handle.
                 let _ = guarded(|| drop(unsafe { Box::from_raw(place) }));
             }
         }

@@ -14,8 +14,8 @@ use crate::real;
 use crate::request::Name;
 use crate::table::{Given, look_up, real_of};
 
-/// The longest time that a program may wait on the descriptor while the interface is down: the descriptor
-/// does not report when the interface comes up.
+/// The longest time that a program may wait on the descriptor while the interface is down: the
+/// descriptor does not report when the interface comes up.
 #[repr(transparent)]
 struct Timeout(libc::timeval);
 // SAFETY: it is never written to.
@@ -132,7 +132,9 @@ unsafe extern "C-unwind" fn pcap_get_selectable_fd(pcap: *mut Pcap) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pcap_get_required_select_timeout(pcap: *mut Pcap) -> *const libc::timeval {
+unsafe extern "C-unwind" fn pcap_get_required_select_timeout(
+    pcap: *mut Pcap,
+) -> *const libc::timeval {
     match kind(pcap) {
         Kind::Live(_, live) if live.is_down() => &raw const ONE_MILLISECOND.0,
         Kind::Live(..) | Kind::Nothing => ptr::null(),
@@ -142,7 +144,11 @@ unsafe extern "C-unwind" fn pcap_get_required_select_timeout(pcap: *mut Pcap) ->
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pcap_setnonblock(pcap: *mut Pcap, on: c_int, errors: *mut c_char) -> c_int {
+unsafe extern "C-unwind" fn pcap_setnonblock(
+    pcap: *mut Pcap,
+    on: c_int,
+    errors: *mut c_char,
+) -> c_int {
     match kind(pcap) {
         Kind::Live(handle, live) => {
             // The real library sets the mode of its descriptor, and fails if it has none.
@@ -170,7 +176,11 @@ unsafe extern "C-unwind" fn pcap_getnonblock(pcap: *mut Pcap, errors: *mut c_cha
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pcap_inject(pcap: *mut Pcap, frame: *const c_void, bytes: usize) -> c_int {
+unsafe extern "C-unwind" fn pcap_inject(
+    pcap: *mut Pcap,
+    frame: *const c_void,
+    bytes: usize,
+) -> c_int {
     match kind(pcap) {
         Kind::Live(handle, live) if (1..=c_int::MAX as usize).contains(&bytes) => {
             send(handle, live, frame, bytes)
@@ -178,14 +188,19 @@ unsafe extern "C-unwind" fn pcap_inject(pcap: *mut Pcap, frame: *const c_void, b
         // The real library rejects invalid lengths with its own error text.
         _ => {
             let real = real_of(pcap);
-            // SAFETY: the handle is open, and the caller guarantees that the frame has this many bytes.
+            // SAFETY: the handle is open, and the caller guarantees that the frame has this many
+            // bytes.
             if real.is_null() { ERROR } else { unsafe { real::inject(real, frame, bytes) } }
         }
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pcap_sendpacket(pcap: *mut Pcap, frame: *const c_uchar, bytes: c_int) -> c_int {
+unsafe extern "C-unwind" fn pcap_sendpacket(
+    pcap: *mut Pcap,
+    frame: *const c_uchar,
+    bytes: c_int,
+) -> c_int {
     match kind(pcap) {
         Kind::Live(handle, live) if bytes > 0 => {
             send(handle, live, frame.cast(), bytes.unsigned_abs() as usize).min(0)
@@ -201,7 +216,8 @@ unsafe extern "C-unwind" fn pcap_sendpacket(pcap: *mut Pcap, frame: *const c_uch
 /// Sends a frame and returns its length.
 fn send(handle: &Handle, live: &Live, frame: *const c_void, bytes: usize) -> c_int {
     let flags = if live.is_nonblocking() { libc::MSG_DONTWAIT } else { 0 };
-    // SAFETY: the program guarantees that the frame has this many bytes, and the kernel only reads them.
+    // SAFETY: the program guarantees that the frame has this many bytes, and the kernel only reads
+    // them.
     let sent = unsafe { libc::send(live.sender().as_raw_fd(), frame, bytes, flags) };
     match c_int::try_from(sent) {
         Ok(sent @ 0..) => sent,

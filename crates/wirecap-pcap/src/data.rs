@@ -1,5 +1,5 @@
-//! The two data objects that libpcap exports. Programs may have copy relocations for them, which depend on
-//! the size, so the sizes are those of libpcap 1.10.
+//! The two data objects that libpcap exports. Programs may have copy relocations for them, which
+//! depend on the size, so the sizes are those of libpcap 1.10.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -12,28 +12,34 @@ const VERSION: &CStr = c"pcap_version";
 #[repr(transparent)]
 struct Global<T>(UnsafeCell<T>);
 
-// SAFETY: this library never reads the value, and writes it only in `take_version_of`, before a program's
-// first call returns.
+// SAFETY: this library never reads the value, and writes it only in `take_version_of`, before a
+// program's first call returns.
 unsafe impl<T> Sync for Global<T> {}
 
 /// The real library's version when this was written, until the real library is opened.
 #[unsafe(no_mangle)]
 static pcap_version: Global<[u8; 7]> = Global(UnsafeCell::new(*b"1.10.3\0"));
 
-/// Copies the real library's version text into `pcap_version`, and into the program's copy of it if there is
-/// one. A text of another length is not copied.
+/// Copies the real library's version text into `pcap_version`, and into the program's copy of it if
+/// there is one. A text of another length is not copied.
 pub(crate) fn take_version_of(library: NonNull<c_void>) {
     // SAFETY: the names are strings, and the library is open.
     let (theirs, seen) = unsafe {
-        (libc::dlsym(library.as_ptr(), VERSION.as_ptr()), libc::dlsym(libc::RTLD_DEFAULT, VERSION.as_ptr()))
+        (
+            libc::dlsym(library.as_ptr(), VERSION.as_ptr()),
+            libc::dlsym(libc::RTLD_DEFAULT, VERSION.as_ptr()),
+        )
     };
     if theirs.is_null() {
         return;
     }
+
     // SAFETY: libpcap's `pcap_version` is a string.
     let theirs = unsafe { CStr::from_ptr(theirs.cast()) }.to_bytes_with_nul();
+
     for place in [pcap_version.0.get().cast::<c_char>(), seen.cast()] {
-        // SAFETY: both strings have this size, and no thread reads them during a program's first call.
+        // SAFETY: both strings have this size, and no thread reads them during a program's first
+        // call.
         unsafe {
             if !place.is_null()
                 && theirs.len() == size_of_val(&pcap_version)

@@ -1,4 +1,5 @@
-//! The filter of a handle, or of all handles of a group, and the packets that it filters in user space.
+//! The filter of a handle, or of all handles of a group, and the packets that it filters in user
+//! space.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +23,8 @@ pub(crate) struct FilterSlot {
 #[derive(Debug)]
 pub(crate) struct Sieve {
     pub(crate) wanted: Wanted,
-    /// For each ring, how many packets are filtered in user space, counted from its first packet: the kernel
-    /// filters later ones. `None` for all packets.
+    /// For each ring, how many packets are filtered in user space, counted from its first packet:
+    /// the kernel filters later ones. `None` for all packets.
     pub(crate) until: Option<Box<[u64]>>,
 }
 

@@ -27,8 +27,8 @@ const FOLDERS: [&str; 8] = [
     "/lib",
 ];
 
-/// Whether the process has more privileges than the user who started it, so that the environment must not decide which
-/// library is loaded.
+/// Whether the process has more privileges than the user who started it, so that the environment
+/// must not decide which library is loaded.
 pub(crate) fn has_elevated_rights() -> bool {
     // SAFETY: the function accepts any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
@@ -42,22 +42,27 @@ pub(crate) fn candidates() -> Vec<PathBuf> {
     if let Some(path) = BUILT_IN.filter(|path| !path.is_empty()) {
         return vec![path.into()];
     }
+
     let own = own_path().and_then(|path| identity(&path));
     let mut found: Vec<PathBuf> = Vec::new();
+
     for path in FOLDERS.iter().flat_map(|folder| libraries_in(Path::new(folder))) {
         let this = identity(&path);
-        let is_new = this.is_some() && this != own && found.iter().all(|other| identity(other) != this);
+        let is_new =
+            this.is_some() && this != own && found.iter().all(|other| identity(other) != this);
         found.extend(is_new.then_some(path));
     }
+
     found
 }
 
-/// Libraries named like libpcap in `folder`. Full version numbers come first, because the short names are
-/// links, which may point to this library. Other files of an administrator or a package manager
-/// (`libpcap.so.1.10.3.bak`, `.dpkg-new`) are excluded.
+/// Libraries named like libpcap in `folder`. Full version numbers come first, because the short
+/// names are links, which may point to this library. Other files of an administrator or a package
+/// manager (`libpcap.so.1.10.3.bak`, `.dpkg-new`) are excluded.
 fn libraries_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let versioned = |entry: fs::DirEntry| Some((version(entry.file_name().to_str()?)?, entry.path()));
+    let versioned =
+        |entry: fs::DirEntry| Some((version(entry.file_name().to_str()?)?, entry.path()));
     let mut libraries: Vec<(Vec<u32>, PathBuf)> = entries.flatten().filter_map(versioned).collect();
     libraries.sort_by_key(|(version, _)| std::cmp::Reverse((version.len(), version.clone())));
     libraries.into_iter().map(|(_, path)| path).collect()
@@ -77,7 +82,9 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 pub(crate) fn own_path() -> Option<PathBuf> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let place = has_elevated_rights as *const c_void;
-    // SAFETY: the function accepts any address and writes to `info`, for which zeroes are a valid value.
+
+    // SAFETY: the function accepts any address and writes to `info`, for which zeroes are a valid
+    // value.
     let info = unsafe {
         libc::dladdr(place, info.as_mut_ptr());
         info.assume_init()
@@ -85,6 +92,7 @@ pub(crate) fn own_path() -> Option<PathBuf> {
     if info.dli_fname.is_null() {
         return None;
     }
+
     // SAFETY: the string belongs to the loader's entry of a library that stays loaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())).to_owned())
@@ -104,10 +112,12 @@ mod tests {
             "libpcap.so.1.x",
             "libpcap.a",
         ];
+
         let expected = ["libpcap.so.1.10.3", "libpcap.so.1.9.1", "libpcap.so.0.8", "libpcap.so.1"];
         for name in others.iter().chain(&expected) {
             fs::write(folder.path().join(name), "").unwrap();
         }
+
         let found = libraries_in(folder.path());
         assert!(found.iter().map(|path| path.file_name().unwrap()).eq(expected), "{found:?}");
     }
@@ -137,7 +147,12 @@ mod tests {
             let [arch, endian, env, abi] = target;
             assert_eq!(triplet(arch, endian, env, abi), expected);
         }
+
         let own = std::env::consts::ARCH;
-        assert!(env!("WIRECAP_TRIPLET").starts_with(own) || own == "x86", "{}", env!("WIRECAP_TRIPLET"));
+        assert!(
+            env!("WIRECAP_TRIPLET").starts_with(own) || own == "x86",
+            "{}",
+            env!("WIRECAP_TRIPLET")
+        );
     }
 }

@@ -24,8 +24,8 @@ pub(crate) fn count() -> u64 {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
         // If there is no memory for the handlers, forks are not detected.
-        // SAFETY: `note` is async-signal-safe, so it may run in a child whatever the parent's threads were
-        // doing.
+        // SAFETY: `note` is async-signal-safe, so it may run in a child whatever the parent's
+        // threads were doing.
         let _ = unsafe { libc::pthread_atfork(None, Some(note), Some(note)) };
     });
     FORKS.load(Ordering::Relaxed)
@@ -37,8 +37,8 @@ pub(crate) fn is_past(before: u64) -> bool {
     FORKS.load(Ordering::Relaxed) != before
 }
 
-/// Decides which process may read from a handle that several processes have but only one can read from: the
-/// one that reads first after the fork.
+/// Decides which process may read from a handle that several processes have but only one can read
+/// from: the one that reads first after the fork.
 #[derive(Debug)]
 pub(crate) struct SoleReader {
     /// How often processes have claimed the right to read, in memory that they share.
@@ -57,7 +57,12 @@ impl SoleReader {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the mapping is new and filled with zeroes.
         let place = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), size_of::<AtomicU64>(), protection, MapFlags::SHARED)?
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                size_of::<AtomicU64>(),
+                protection,
+                MapFlags::SHARED,
+            )?
         };
         let claims = NonNull::new(place.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { claims, known: 0, forks: count() })
@@ -75,7 +80,8 @@ impl SoleReader {
         // SAFETY: the memory is mapped until the value is dropped.
         let claims = unsafe { self.claims.as_ref() };
         let next = self.known + 1;
-        let is_ours = claims.compare_exchange(self.known, next, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let is_ours =
+            claims.compare_exchange(self.known, next, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if is_ours {
             (self.known, self.forks) = (next, forks);
         }

@@ -13,14 +13,16 @@ use crate::table::{adopt, real_of};
 /// The default of functions without a return value.
 const NOTHING: () = ();
 
-/// Looks up a function of the real library; without it, returns the default from the calling function.
+/// Looks up a function of the real library; without it, returns the default from the calling
+/// function.
 macro_rules! real_function {
     ($name:ident, $function:ty, $default:expr) => {{
-        const NAME: &std::ffi::CStr =
-            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("a name has no zero byte"),
-            };
+        const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(
+            concat!(stringify!($name), "\0").as_bytes(),
+        ) {
+            Ok(name) => name,
+            Err(_) => panic!("a name has no zero byte"),
+        };
         // SAFETY: pcap.h declares this type.
         static SYMBOL: Symbol<$function> = unsafe { Symbol::new(NAME) };
         match SYMBOL.get() {
@@ -68,8 +70,8 @@ macro_rules! forward_open {
         unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> *mut Pcap {
             let function =
                 real_function!($name, unsafe extern "C-unwind" fn($($kind),*) -> *mut RealPcap, null_mut());
-            // SAFETY: the caller follows pcap(3PCAP)'s rules; the returned handle is open and has no other
-            // user.
+            // SAFETY: the caller follows pcap(3PCAP)'s rules; the returned handle is open and has
+            // no other user.
             unsafe { adopt(function($($argument),*), None, $errors) }
         }
     )*};

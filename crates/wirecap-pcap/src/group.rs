@@ -1,8 +1,9 @@
-//! Buddy groups: handles of one process that share the load of an interface, if the settings request it.
+//! Buddy groups: handles of one process that share the load of an interface, if the settings
+//! request it.
 //!
-//! The first handle of the group opens a capture of all rings. Each handle gets a worker of this capture and
-//! returns it on close, so a tool may also open a handle without reading from it. The other workers drain the
-//! rings of a worker without a handle.
+//! The first handle of the group opens a capture of all rings. Each handle gets a worker of this
+//! capture and returns it on close, so a tool may also open a handle without reading from it. The
+//! other workers drain the rings of a worker without a handle.
 
 mod shares;
 
@@ -65,8 +66,8 @@ pub(crate) struct Joined {
 static GROUP: Mutex<Weak<Group>> = Mutex::new(Weak::new());
 
 impl Group {
-    /// Joins the group in the settings. `None` if the handle does not belong to it: its device or its terms
-    /// differ, or its worker, or every worker, is taken.
+    /// Joins the group in the settings. `None` if the handle does not belong to it: its device or
+    /// its terms differ, or its worker, or every worker, is taken.
     pub(crate) fn join(
         request: &Request,
         device: &Device,
@@ -79,6 +80,7 @@ impl Group {
             snap_len,
             promiscuous: request.promiscuous.is_some_and(|on| on != 0),
         };
+
         let mut current = GROUP.lock().unwrap_or_else(PoisonError::into_inner);
         let group = match current.upgrade() {
             Some(group) => group,
@@ -91,6 +93,7 @@ impl Group {
         if group.terms != terms {
             return Ok(None);
         }
+
         Ok(group.take_worker(name).map(|worker| Joined {
             capture: Arc::clone(&group.capture),
             filter: Arc::clone(&group.filter),
@@ -99,13 +102,21 @@ impl Group {
         }))
     }
 
-    fn open(request: &Request, all: &str, terms: Terms, settings: &Settings) -> Result<Self, LiveError> {
-        let mut builder = request.builder(all, settings).advanced(settings.threshold.unwrap_or(THRESHOLD));
+    fn open(
+        request: &Request,
+        all: &str,
+        terms: Terms,
+        settings: &Settings,
+    ) -> Result<Self, LiveError> {
+        let mut builder =
+            request.builder(all, settings).advanced(settings.threshold.unwrap_or(THRESHOLD));
         if let Some(workers) = settings.workers {
             builder = builder.workers(workers);
         }
+
         let capture = open_capture(builder, request, settings)?;
         let free: Vec<_> = capture.workers().into_iter().map(Some).collect();
+
         Ok(Self {
             terms,
             shares: Shares::new(capture.most_rings(), free.len()),
@@ -115,7 +126,8 @@ impl Group {
         })
     }
 
-    /// The worker of the ring that `name` specifies, otherwise the first free worker. `None` if it is taken.
+    /// The worker of the ring that `name` specifies, otherwise the first free worker. `None` if it
+    /// is taken.
     fn take_worker(&self, name: &Name) -> Option<Worker> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(queue) = &name.queues else { return free.iter_mut().find_map(Option::take) };
@@ -139,8 +151,9 @@ impl Membership {
         self.group.free.lock().unwrap_or_else(PoisonError::into_inner)[self.worker] = Some(worker);
     }
 
-    /// The packets of the rings that this handle counts, whichever handle reads them: the sum over all handles, open and
-    /// closed, is the number of packets of the group. A signal handler may call it.
+    /// The packets of the rings that this handle counts, whichever handle reads them: the sum over
+    /// all handles, open and closed, is the number of packets of the group. A signal handler may
+    /// call it.
     pub(crate) fn counts(&self) -> Counts {
         let counts = self.group.shares.counts(&*self.group.capture, self.worker);
         self.most.raise(counts.map_or_else(Counts::default, |counts| counts.since(self.before)))
@@ -169,13 +182,16 @@ impl Rings for Capture {
 }
 
 /// The name of the handle and of the group in the settings, if the handle belongs to this group.
-pub(crate) fn requested<'a>(request: &'a Request, settings: &'a Settings) -> Option<(&'a Name, &'a str)> {
+pub(crate) fn requested<'a>(
+    request: &'a Request,
+    settings: &'a Settings,
+) -> Option<(&'a Name, &'a str)> {
     let all = settings.group.as_deref()?;
     Some((request.device.as_ref().filter(|name| belongs(name, all))?, all))
 }
 
-/// Whether a handle with this name belongs to the group `all`: it names one receive queue of the interface,
-/// or the whole interface if the group is the whole interface.
+/// Whether a handle with this name belongs to the group `all`: it names one receive queue of the
+/// interface, or the whole interface if the group is the whole interface.
 fn belongs(name: &Name, all: &str) -> bool {
     let all = Name::parse(all);
     let is_one = |queues: &str| queues.parse::<u32>().is_ok();

@@ -14,7 +14,8 @@ use crate::{failure, real};
 /// The state behind a `pcap_t *` of this library.
 pub(crate) struct Handle {
     real: AtomicPtr<RealPcap>,
-    /// The real library's handle has failed to activate, and not all of its settings are those of `request`.
+    /// The real library's handle has failed to activate, and not all of its settings are those of
+    /// `request`.
     is_spent: AtomicBool,
     /// The settings of a handle for a live capture, until it is activated.
     request: Mutex<Option<Request>>,
@@ -61,8 +62,8 @@ impl Handle {
 
     /// Makes the engine's capture the source of packets.
     pub(crate) fn go_live(&self, live: Live) {
-        // A handle is activated once. If two threads activate it at the same time, the second capture is
-        // dropped.
+        // A handle is activated once. If two threads activate it at the same time, the second
+        // capture is dropped.
         let _ = self.live.set(live);
     }
 

@@ -40,8 +40,11 @@ impl OpenHandle {
     /// If the system's libpcap is missing, or if descriptors or shared memory are not available.
     pub fn over(capture: Capture) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let live = Live::over(capture, SNAP_LEN)?;
-        // SAFETY: the function has no preconditions; the returned handle is open and has no other user.
-        let pcap = unsafe { adopt(real::open_dead(DLT_ETHERNET, SNAP_LEN as c_int), None, ptr::null_mut()) };
+        // SAFETY: the function has no preconditions; the returned handle is open and has no other
+        // user.
+        let pcap = unsafe {
+            adopt(real::open_dead(DLT_ETHERNET, SNAP_LEN as c_int), None, ptr::null_mut())
+        };
         let Given::Ours(handle) = look_up(pcap) else { return Err(real::MISSING.into()) };
         handle.go_live(live);
         Ok(Self(pcap))
@@ -50,8 +53,8 @@ impl OpenHandle {
     /// Reads `count` packets, which must have arrived, with `pcap_loop`.
     pub fn read_by_loop(&mut self, count: u32) -> Tally {
         let mut tally = Tally::default();
-        // SAFETY: the handle is open, and the callback gets the tally, which nothing else uses during the
-        // call.
+        // SAFETY: the handle is open, and the callback gets the tally, which nothing else uses
+        // during the call.
         unsafe { pcap_loop(self.0, count as c_int, Some(tell), (&raw mut tally).cast()) };
         tally
     }
@@ -59,8 +62,11 @@ impl OpenHandle {
     /// Reads `count` packets, which must have arrived, with `pcap_next_ex`.
     pub fn read_by_next(&mut self, count: u32) -> Tally {
         let mut tally = Tally::default();
+
         for _ in 0..count {
-            let (mut header, mut data) = (ptr::null_mut(), ptr::null());
+            let mut header = ptr::null_mut();
+            let mut data = ptr::null();
+
             // SAFETY: the handle is open; header and data are valid until the next call.
             unsafe {
                 if pcap_next_ex(self.0, &raw mut header, &raw mut data) != 1 {
@@ -84,8 +90,13 @@ impl Drop for OpenHandle {
 ///
 /// # Safety
 ///
-/// `tally` must point to a [`Tally`] that nothing else uses; header and data must be those of a packet.
-unsafe extern "C-unwind" fn tell(tally: *mut c_uchar, header: *const PacketHeader, data: *const c_uchar) {
+/// `tally` must point to a [`Tally`] that nothing else uses; header and data must be those of a
+/// packet.
+unsafe extern "C-unwind" fn tell(
+    tally: *mut c_uchar,
+    header: *const PacketHeader,
+    data: *const c_uchar,
+) {
     // SAFETY: guaranteed by the caller.
     let (tally, header) = unsafe { (&mut *tally.cast::<Tally>(), &*header) };
     tally.packets += 1;

@@ -52,8 +52,8 @@ const SNAP_BYTES_MIN: u32 = 64;
 
 /// The engine's capture of a handle.
 ///
-/// Fields that every wake-up uses come first, so that it touches few cache lines: each wake-up has to fetch
-/// them into the caches again.
+/// Fields that every wake-up uses come first, so that it touches few cache lines: each wake-up has
+/// to fetch them into the caches again.
 #[repr(C, align(64))]
 pub(crate) struct Live {
     broken: AtomicBool,
@@ -67,8 +67,8 @@ pub(crate) struct Live {
     cuts: bool,
     promiscuous: bool,
     snap_len: u32,
-    /// Counts events that may invalidate filtered packets: a read is interrupted or begins, the filter or the direction
-    /// changes.
+    /// Counts events that may invalidate filtered packets: a read is interrupted or begins, the
+    /// filter or the direction changes.
     disturbances: AtomicU32,
     direction: AtomicI32,
     /// Packets that this handle has taken from its rings.
@@ -79,8 +79,8 @@ pub(crate) struct Live {
     reader: UnsafeCell<Reader>,
     /// Guarded by the handle's turn.
     ahead: UnsafeCell<Ahead>,
-    /// Sends frames: the ring's own packet socket if it has one, because a socket does not receive what it
-    /// sends.
+    /// Sends frames: the ring's own packet socket if it has one, because a socket does not receive
+    /// what it sends.
     sender: Arc<OwnedFd>,
     waker: Waker,
     capture: Arc<Capture>,
@@ -92,14 +92,14 @@ pub(crate) struct Live {
     forks: u64,
     /// Taken packets that did not match the filter in user space.
     refused: AtomicU64,
-    /// The highest number of packets that `counts` has found: it may find fewer while a thread takes packets
-    /// from a ring.
+    /// The highest number of packets that `counts` has found: it may find fewer while a thread
+    /// takes packets from a ring.
     most_received: AtomicU64,
     interface_drops: InterfaceDrops,
 }
 
-// SAFETY: only the thread that has the handle's turn accesses `reader` and `ahead`, the only fields that are
-// not `Sync`.
+// SAFETY: only the thread that has the handle's turn accesses `reader` and `ahead`, the only fields
+// that are not `Sync`.
 unsafe impl Sync for Live {}
 // SAFETY: no field is tied to a thread.
 unsafe impl Send for Live {}
@@ -114,7 +114,8 @@ struct InterfaceDrops {
 }
 
 impl Live {
-    /// Opens the requested capture on `device`, keeping `snap_len` bytes of each packet, or joins a group.
+    /// Opens the requested capture on `device`, keeping `snap_len` bytes of each packet, or joins a
+    /// group.
     pub(crate) fn open(
         request: &Request,
         device: Device,
@@ -135,15 +136,23 @@ impl Live {
     }
 
     /// For benchmarks: takes a capture with one worker that is already open and has no interface.
-    pub(crate) fn over(capture: Capture, snap_len: u32) -> Result<Self, Box<dyn Error + Send + Sync>> {
+    pub(crate) fn over(
+        capture: Capture,
+        snap_len: u32,
+    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let worker = capture.workers().pop().ok_or("a new capture has a worker")?;
         let pollable = Pollable::several(&worker)?;
-        let from = Origin { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None };
+        let from =
+            Origin { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None };
+
         // Any device and any descriptor: no frame is sent.
-        let (device, sender) = (Device::find("lo")?, OwnedFd::from(File::open("/dev/null")?));
+        let device = Device::find("lo")?;
+        let sender = OwnedFd::from(File::open("/dev/null")?);
+
         // Immediate mode, which never rests: all packets have already arrived.
         let request = Request { immediate: 1, ..Request::new(None) };
-        let descriptors = Descriptors { pollable, sender: Arc::new(sender), sole: Some(SoleReader::new()?) };
+        let descriptors =
+            Descriptors { pollable, sender: Arc::new(sender), sole: Some(SoleReader::new()?) };
         Ok(Self::assemble(&request, device, snap_len, from, descriptors))
     }
 
@@ -156,15 +165,19 @@ impl Live {
     ) -> Self {
         let Origin { capture, worker, filter, membership } = from;
         let Descriptors { pollable, sender, sole } = descriptors;
-        let (index, waker) = (worker.index(), worker.waker());
-        let (cuts, forks) = (sole.is_none(), forks::count());
-        // In a group a reader must notice that others need help, and the kernel already wakes the reader of a
-        // packet socket only once per block.
+        let index = worker.index();
+        let waker = worker.waker();
+        let cuts = sole.is_none();
+        let forks = forks::count();
+
+        // In a group a reader must notice that others need help, and the kernel already wakes the
+        // reader of a packet socket only once per block.
         let may_rest = !cuts && membership.is_none() && !request.is_immediate();
         let longest_rest = if may_rest { request.longest_wait() } else { Duration::ZERO };
         let rest = Rest::new(longest_rest, capture.geometry().cells());
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops::of(&device.name);
+
         Self {
             reader: UnsafeCell::new(Reader::new(worker, capture.most_rings(), sole, rest)),
             ahead: UnsafeCell::new(Ahead::new()),
@@ -230,7 +243,8 @@ impl Live {
         self.disturb();
     }
 
-    /// Makes the reading thread check whether its packets are still valid. A signal handler may call it.
+    /// Makes the reading thread check whether its packets are still valid. A signal handler may
+    /// call it.
     pub(crate) fn disturb(&self) {
         self.disturbances.fetch_add(1, Ordering::SeqCst);
     }
@@ -238,8 +252,8 @@ impl Live {
     /// Whether a read continues until it has a matching packet.
     #[inline]
     pub(crate) fn is_endless(&self) -> bool {
-        // A program that waits on the descriptor itself is woken for non-matching packets too, and must get control
-        // back.
+        // A program that waits on the descriptor itself is woken for non-matching packets too, and
+        // must get control back.
         let sifts = || !self.cuts && self.filter.sifts.load(Ordering::Relaxed);
         let waits = self.endless || sifts() && !self.pollable.is_wanted();
         waits && !self.is_nonblocking()
@@ -269,8 +283,8 @@ impl Live {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Stops the capture, unless other handles or processes use it, so that nothing stays attached to the
-    /// interface. Interrupts a read by another thread.
+    /// Stops the capture, unless other handles or processes use it, so that nothing stays attached
+    /// to the interface. Interrupts a read by another thread.
     pub(crate) fn end(&self) {
         if Arc::strong_count(&self.capture) == 1 && !self.is_shared() {
             self.capture.stop();
@@ -283,8 +297,8 @@ impl Live {
         forks::is_past(self.forks)
     }
 
-    /// Delivers only packets that match `program` from now on; this includes packets that have already
-    /// arrived.
+    /// Delivers only packets that match `program` from now on; this includes packets that have
+    /// already arrived.
     ///
     /// # Errors
     ///
@@ -303,42 +317,48 @@ impl Live {
         if !current.is_empty() && self.membership.as_ref().is_some_and(|group| !group.is_alone()) {
             return Err("wirecap: the other handles of the group have another filter".to_owned());
         }
+
         let is_in_kernel =
             self.run_in_kernel(&insns).map_err(|error| format!("wirecap: {}", causes(&error)))?;
         let rings = 0..self.capture.rings().len();
-        // Only a handle that gets all packets of the capture, in order for each ring, can tell which packets
-        // arrived later.
+
+        // Only a handle that gets all packets of the capture, in order for each ring, can tell
+        // which packets arrived later.
         let tells = is_in_kernel && self.membership.is_none();
         let until = tells.then(|| rings.map(|ring| self.capture.arrived(ring)).collect());
         self.filter.sift(Sieve { wanted: wanted(), until });
         self.filter.sifts.store(!is_in_kernel, Ordering::Relaxed);
         *current = insns;
         self.disturb();
+
         Ok(())
     }
 
-    /// Makes the kernel run this program on later packets, or accept all of them. Returns whether the kernel
-    /// runs it.
+    /// Makes the kernel run this program on later packets, or accept all of them. Returns whether
+    /// the kernel runs it.
     ///
     /// # Errors
     ///
     /// If the kernel keeps the previous program, which rejects packets.
     fn run_in_kernel(&self, insns: &[ClassicInsn]) -> io::Result<bool> {
         let cut_elsewhere = |insn: &ClassicInsn| insn.code == RETURN_A || cuts(insn, self.snap_len);
-        if (self.cuts || !insns.iter().any(cut_elsewhere)) && self.capture.run_in_kernel(insns).is_ok() {
+        if (self.cuts || !insns.iter().any(cut_elsewhere))
+            && self.capture.run_in_kernel(insns).is_ok()
+        {
             return Ok(true);
         }
         self.capture.run_in_kernel(&[EVERYTHING]).map(|()| false)
     }
 
-    /// Returns the number of packets that passed the filter, including waiting and dropped ones, and the
-    /// number of dropped ones. A signal handler may call it.
+    /// Returns the number of packets that passed the filter, including waiting and dropped ones,
+    /// and the number of dropped ones. A signal handler may call it.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let Counts { arrived, dropped } = match &self.membership {
             Some(group) => group.counts(),
             None => {
                 let tallies = (0..self.capture.ring_count()).map(|ring| self.capture.tally(ring));
-                let counts = tallies.map(|tally| Counts { arrived: tally.arrived, dropped: tally.dropped });
+                let counts =
+                    tallies.map(|tally| Counts { arrived: tally.arrived, dropped: tally.dropped });
                 counts.fold(Counts::default(), Counts::plus)
             }
         };
@@ -349,23 +369,29 @@ impl Live {
             }
             _ => dropped,
         };
-        // A packet socket counts packets that passed the kernel's filter, as libpcap does, even if user space
-        // rejects them afterwards.
+
+        // A packet socket counts packets that passed the kernel's filter, as libpcap does, even if
+        // user space rejects them afterwards.
         let (sifts, refused) = match self.cuts {
             true => (false, 0),
-            false => (self.filter.sifts.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed)),
+            false => {
+                (self.filter.sifts.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
+            }
         };
+
         // Waiting packets were not filtered yet, and most of them may not match.
         let passed = if sifts { self.taken.load(Ordering::Relaxed) } else { arrived };
         let received = passed.saturating_sub(refused) + dropped;
+
         if sifts {
             return (received, dropped);
         }
+
         (received.max(self.most_received.fetch_max(received, Ordering::Relaxed)), dropped)
     }
 
-    /// Packets dropped by the interface, in promiscuous mode only, as in libpcap. A signal handler may call
-    /// it.
+    /// Packets dropped by the interface, in promiscuous mode only, as in libpcap. A signal handler
+    /// may call it.
     pub(crate) fn interface_drops(&self) -> u64 {
         #[cfg(sabotage)]
         if crate::sabotage::is("ps-ifdrop-always-zero") {
@@ -412,7 +438,9 @@ impl Drop for Live {
         if self.is_shared() {
             self.capture.leave_to_others();
         }
-        if let (Some(group), Some(worker)) = (self.membership.take(), self.reader.get_mut().worker.take()) {
+        if let (Some(group), Some(worker)) =
+            (self.membership.take(), self.reader.get_mut().worker.take())
+        {
             group.leave(worker);
         }
     }
@@ -428,18 +456,22 @@ struct Origin {
 }
 
 impl Origin {
-    /// Opens a separate capture for the handle, with one ring for all its packets if that is possible.
+    /// Opens a separate capture for the handle, with one ring for all its packets if that is
+    /// possible.
     fn alone(request: &Request, settings: &Settings) -> Result<Self, LiveError> {
         let name = request.device.as_ref().map(Name::whole).unwrap_or_default();
         let capture = open_capture(request.builder(&name, settings).workers(1), request, settings)?;
         let kept = request.snap_len();
+
         if capture.interfaces()[0].reception.engine() == Engine::Packet {
-            // Until a filter with its own length is set, the kernel need not copy more than requested.
+            // Until a filter with its own length is set, the kernel need not copy more than
+            // requested.
             let cut = ClassicInsn { k: kept.max(SNAP_BYTES_MIN), ..EVERYTHING };
             capture
                 .run_in_kernel(&[cut])
                 .map_err(|error| LiveError::System("attach a socket filter", error))?;
         }
+
         let worker = capture.workers().pop().expect("a capture has a worker");
         Ok(Self { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None })
     }
@@ -480,12 +512,15 @@ impl Descriptors {
             _ => Pollable::several(worker)
                 .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
         };
+
         let cuts = own.is_some();
         let sender = own.map_or_else(|| socket::sender(device.index).map(Arc::new), Ok);
         let sender = sender.map_err(system("open a packet socket"))?;
-        // Two processes can share the ring of a packet socket, as with libpcap. A process that reads AF_XDP
-        // rings changes state that the other process relies on.
-        let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
+
+        // Two processes can share the ring of a packet socket, as with libpcap. A process that
+        // reads AF_XDP rings changes state that the other process relies on.
+        let sole =
+            if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
         Ok(Self { pollable, sender, sole })
     }
 }

@@ -15,7 +15,8 @@ use crate::failure::causes;
 use crate::request::Request;
 use crate::settings::Settings;
 
-/// If memory does not suffice, the number of chunks is repeatedly reduced by 1 / `LACK_STEP`, as in libpcap.
+/// If memory does not suffice, the number of chunks is repeatedly reduced by 1 / `LACK_STEP`, as in
+/// libpcap.
 const LACK_STEP: u32 = 20;
 
 /// With one chunk, the kernel would have none while the program has it.
@@ -55,16 +56,21 @@ fn in_settings(error: String) -> String {
     SETTINGS.iter().fold(error, |text, (option, setting)| text.replace(option, setting))
 }
 
-/// Opens a capture of R chunks, or of fewer, as libpcap does, if memory does not suffice and R was not set.
+/// Opens a capture of R chunks, or of fewer, as libpcap does, if memory does not suffice and R was
+/// not set.
 pub(crate) fn open_capture(
     builder: CaptureBuilder,
     request: &Request,
     settings: &Settings,
 ) -> Result<Capture, LiveError> {
-    let Some(mut chunks) = request.chunks(settings) else { return builder.open().map_err(LiveError::Open) };
+    let Some(mut chunks) = request.chunks(settings) else {
+        return builder.open().map_err(LiveError::Open);
+    };
     loop {
         match builder.clone().pool(chunks).open() {
-            Err(error) if settings.chunks.is_none() && chunks > FEWEST && is_lack_of_memory(&error) => {
+            Err(error)
+                if settings.chunks.is_none() && chunks > FEWEST && is_lack_of_memory(&error) =>
+            {
                 chunks = fewer(chunks);
             }
             outcome => return outcome.map_err(LiveError::Open),
@@ -120,14 +126,27 @@ mod tests {
                 OpenError::CarriesHostTraffic { interface: interface(), reason: Reason::Loopback },
                 "WIRECAP_TAKE=1",
             ),
-            (OpenError::Controller { interface: interface(), kind: "bond", ports }, "the ports eth1 eth2"),
-            (OpenError::NotShared { interface: interface(), holder: None }, "share the interface; stop"),
+            (
+                OpenError::Controller { interface: interface(), kind: "bond", ports },
+                "the ports eth1 eth2",
+            ),
+            (
+                OpenError::NotShared { interface: interface(), holder: None },
+                "share the interface; stop",
+            ),
             (OpenError::AnyByXdp, "WIRECAP_ENGINE=auto or packet"),
-            (OpenError::ReceivedOnly { interface: interface(), reason: "a queue" }, "WIRECAP_ENGINE=packet"),
+            (
+                OpenError::ReceivedOnly { interface: interface(), reason: "a queue" },
+                "WIRECAP_ENGINE=packet",
+            ),
         ];
+
         for (error, setting) in cases {
             let text = LiveError::Open(error).to_string();
-            assert!(text.contains(setting) && !text.contains("--") && !text.contains(" -i"), "{text}");
+            assert!(
+                text.contains(setting) && !text.contains("--") && !text.contains(" -i"),
+                "{text}"
+            );
         }
     }
 

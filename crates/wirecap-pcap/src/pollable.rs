@@ -18,14 +18,15 @@ use crate::socket;
 /// The descriptor on which a program may wait.
 #[derive(Debug)]
 pub(crate) enum Pollable {
-    /// The packet socket of the only ring, as in libpcap: the kernel knows which blocks were not returned.
+    /// The packet socket of the only ring, as in libpcap: the kernel knows which blocks were not
+    /// returned.
     Socket(Single),
     /// An epoll instance with the worker's descriptor and a bell.
     Several(Several),
 }
 
-/// The socket of the only ring. Polling it wakes a thread once per block, so sleeping instead would gain
-/// nothing.
+/// The socket of the only ring. Polling it wakes a thread once per block, so sleeping instead would
+/// gain nothing.
 #[derive(Debug)]
 pub(crate) struct Single {
     /// The descriptors of the two fields below, which are behind two or more pointers.
@@ -35,8 +36,8 @@ pub(crate) struct Single {
     waker: Waker,
 }
 
-/// A descriptor for several rings, or for a ring whose cells are released before the program has read the
-/// packets.
+/// A descriptor for several rings, or for a ring whose cells are released before the program has
+/// read the packets.
 #[derive(Debug)]
 pub(crate) struct Several {
     epoll: OwnedFd,
@@ -93,8 +94,8 @@ impl Pollable {
 }
 
 impl Single {
-    /// Waits until a block is ready, the read is interrupted, or `longest` has passed. Returns whether the
-    /// socket reports an error. The thread may be cancelled during the wait.
+    /// Waits until a block is ready, the read is interrupted, or `longest` has passed. Returns
+    /// whether the socket reports an error. The thread may be cancelled during the wait.
     pub(crate) fn wait(&self, longest: Option<Duration>) -> bool {
         // The caller checks for packets in any case, even if a signal interrupted the wait.
         let [socket, bell] = socket::wait(self.descriptors, longest);
@@ -108,7 +109,9 @@ impl Single {
 impl Several {
     fn tell(&self, in_hand: bool) {
         self.in_hand.store(in_hand, Ordering::SeqCst);
-        if !self.wanted.load(Ordering::SeqCst) || self.rings.swap(in_hand, Ordering::SeqCst) == in_hand {
+        if !self.wanted.load(Ordering::SeqCst)
+            || self.rings.swap(in_hand, Ordering::SeqCst) == in_hand
+        {
             return;
         }
         // These calls cannot fail: the count is 0 or 1.

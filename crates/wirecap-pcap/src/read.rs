@@ -1,8 +1,8 @@
 //! Reading: `pcap_loop`, `pcap_dispatch`, `pcap_next` and `pcap_next_ex`.
 //!
 //! A callback may do anything: call other functions of its handle, read from it, close it, throw an
-//! exception, or jump out of the read. So while it runs, nothing is borrowed and no lock is held, and the
-//! state for the next read is stored before.
+//! exception, or jump out of the read. So while it runs, nothing is borrowed and no lock is held,
+//! and the state for the next read is stored before.
 //!
 //! A read waits without a time limit until packets arrive, as in libpcap since TPACKET_V3. If a
 //! filter runs in user space on `xdp`, the read also continues while only non-matching packets
@@ -25,8 +25,8 @@ use crate::table::{Given, look_up};
 
 /// The number of packets that are filtered together, before the callback gets the first of them.
 const BATCH: usize = 64;
-/// The same for the first packets of a wake-up: their places are not in the caches, and a wake-up may find only a few
-/// hundred packets.
+/// The same for the first packets of a wake-up: their places are not in the caches, and a wake-up
+/// may find only a few hundred packets.
 const FIRST_BATCH: usize = 16;
 /// The number of packets of a wake-up after which batches are full.
 const FIRST_PACKETS: c_int = 256;
@@ -47,7 +47,8 @@ impl Reading {
             handle.fail(BUSY);
             return None;
         };
-        // If this read comes from a callback of another read, that one must check its packets again.
+        // If this read comes from a callback of another read, that one must check its packets
+        // again.
         live.disturb();
         Some(Self { handle, live, seat })
     }
@@ -55,18 +56,21 @@ impl Reading {
     /// Ends the read. Frees the handle if it was closed meanwhile.
     #[unsafe(link_section = "wirecap_wakeup")]
     fn end(self, outcome: c_int) -> c_int {
-        // SAFETY: we have the turn. Packets that were handed out are valid only until now, except the one
-        // that `keep` returned, which stays valid.
+        // SAFETY: we have the turn. Packets that were handed out are valid only until now, except
+        // the one that `keep` returned, which stays valid.
         unsafe { self.live.tidy() };
         let was_closed = self.handle.turn.is_closed();
-        // The handle may also be closed between these two calls. After `leave`, another thread may have freed
-        // it.
+
+        // The handle may also be closed between these two calls. After `leave`, another thread may
+        // have freed it.
         let is_ours_to_free = self.handle.turn.leave(self.seat);
         if is_ours_to_free {
-            // SAFETY: the pointer came from a `Box`, is no longer in the table, and `leave` or `close`
-            // returns true only once.
-            let _ = guarded(|| drop(unsafe { Box::from_raw(ptr::from_ref(self.handle).cast_mut()) }));
+            // SAFETY: the pointer came from a `Box`, is no longer in the table, and `leave` or
+            // `close` returns true only once.
+            let _ =
+                guarded(|| drop(unsafe { Box::from_raw(ptr::from_ref(self.handle).cast_mut()) }));
         }
+
         if was_closed || is_ours_to_free { ERROR_BREAK } else { outcome }
     }
 
@@ -85,16 +89,19 @@ impl Reading {
         let limit = if limit <= 0 { c_int::MAX } else { limit };
         let mut count = 0;
         let mut batch = Batch::<BATCH>::new();
+
         loop {
             // SAFETY: we have the turn.
             if let Err(found) = unsafe { self.live.wait() } {
                 return self.failed(found);
             }
+
             loop {
                 let at_a_time = if count < FIRST_PACKETS { FIRST_BATCH } else { BATCH };
                 let left = (limit.abs_diff(count) as usize).min(at_a_time);
-                // SAFETY: we have the turn, and packets are no longer valid after their callback has
-                // returned.
+
+                // SAFETY: we have the turn, and packets are no longer valid after their callback
+                // has returned.
                 match unsafe { self.live.next_there(&mut batch, left) } {
                     Found::Packets => {}
                     Found::Nothing => break,
@@ -102,6 +109,7 @@ impl Reading {
                     Found::Failed(_) if count > 0 => return count,
                     found => return self.failed(found),
                 }
+
                 let handed_out = match batch.is_sifted() {
                     true => self.hand_out::<true>(&batch, callback, user),
                     false => self.hand_out::<false>(&batch, callback, user),
@@ -110,18 +118,20 @@ impl Reading {
                     Ok(handed_out) => count += handed_out,
                     Err(outcome) => return outcome,
                 }
+
                 if count >= limit {
                     return if self.live.was_broken_off() { ERROR_BREAK } else { count };
                 }
             }
+
             if count > 0 || !self.live.is_endless() {
                 return count;
             }
         }
     }
 
-    /// Hands packets to `callback` until an event invalidates the rest of the batch; returns the number
-    /// handed out.
+    /// Hands packets to `callback` until an event invalidates the rest of the batch; returns the
+    /// number handed out.
     #[inline]
     fn hand_out<const SIFTED: bool>(
         &self,
@@ -131,8 +141,9 @@ impl Reading {
     ) -> Result<c_int, c_int> {
         let mut packets = batch.packets().iter();
         while let Some(packet) = packets.next() {
-            // SAFETY: we have the turn, and there was no read since these packets were filtered. The program
-            // guarantees that the callback is valid; header and data stay valid until it returns.
+            // SAFETY: we have the turn, and there was no read since these packets were filtered.
+            // The program guarantees that the callback is valid; header and data stay valid until
+            // it returns.
             unsafe {
                 self.live.hand_out::<SIFTED>(packet);
                 callback(user, &raw const packet.header, packet.data);
@@ -141,12 +152,14 @@ impl Reading {
                 return Ok((batch.packets().len() - packets.len()) as c_int);
             }
         }
+
         // SAFETY: as above.
         unsafe { self.live.finish(batch) };
         Ok(batch.packets().len() as c_int)
     }
 
-    /// Whether the rest of `batch` after `packet` is still valid. An error is the return value of the read.
+    /// Whether the rest of `batch` after `packet` is still valid. An error is the return value of
+    /// the read.
     #[cold]
     fn goes_on(&self, batch: &Batch<BATCH>, packet: &Delivered) -> Result<bool, c_int> {
         if self.handle.turn.is_closed() {
@@ -159,12 +172,13 @@ impl Reading {
     /// The next packet, as in `pcap_next_ex`.
     fn next(&self) -> Result<(*mut PacketHeader, *const u8), c_int> {
         loop {
-            // SAFETY: we have the turn, and the packets of the last read are no longer valid; this packet is
-            // the one that was handed out last.
+            // SAFETY: we have the turn, and the packets of the last read are no longer valid; this
+            // packet is the one that was handed out last.
             if let Some(packet) = unsafe { self.live.take_ahead() } {
                 // SAFETY: as above.
                 return Ok(unsafe { self.live.keep(&packet) });
             }
+
             // SAFETY: as above.
             let found = unsafe {
                 match self.live.wait() {
@@ -193,7 +207,9 @@ unsafe extern "C-unwind" fn pcap_dispatch(
     let handle = match look_up(pcap) {
         Given::Ours(handle) => handle,
         // SAFETY: a handle of the real library; the caller follows pcap(3PCAP)'s rules.
-        Given::Foreign(foreign) => return unsafe { real::dispatch(foreign, count, callback, user) },
+        Given::Foreign(foreign) => {
+            return unsafe { real::dispatch(foreign, count, callback, user) };
+        }
         Given::Nothing => return ERROR,
     };
     match handle.live() {
@@ -221,7 +237,9 @@ pub(crate) unsafe extern "C-unwind" fn pcap_loop(
     let handle = match look_up(pcap) {
         Given::Ours(handle) => handle,
         // SAFETY: as in `pcap_dispatch`.
-        Given::Foreign(foreign) => return unsafe { real::pcap_loop(foreign, count, callback, user) },
+        Given::Foreign(foreign) => {
+            return unsafe { real::pcap_loop(foreign, count, callback, user) };
+        }
         Given::Nothing => return ERROR,
     };
     let Some(live) = handle.live() else {
@@ -280,7 +298,10 @@ pub(crate) unsafe extern "C-unwind" fn pcap_next_ex(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pcap_next(pcap: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
+unsafe extern "C-unwind" fn pcap_next(
+    pcap: *mut Pcap,
+    header: *mut PacketHeader,
+) -> *const c_uchar {
     let handle = match look_up(pcap) {
         Given::Ours(handle) => handle,
         // SAFETY: as in `pcap_dispatch`.
@@ -294,7 +315,8 @@ unsafe extern "C-unwind" fn pcap_next(pcap: *mut Pcap, header: *mut PacketHeader
     let Some(reading) = Reading::begin(handle, live) else { return ptr::null() };
     let found = reading.next();
     let data = found.map_or(ptr::null(), |(found_header, data)| {
-        // SAFETY: the caller passes a valid pointer for the header; the other header belongs to the handle.
+        // SAFETY: the caller passes a valid pointer for the header; the other header belongs to the
+        // handle.
         unsafe { *header = *found_header };
         data
     });

@@ -19,14 +19,15 @@ const NO_FRAME: usize = usize::MAX;
 
 /// The right to read from a handle, called its seat.
 ///
-/// A callback may leave a read by longjmp or by an exception, of which this library is not notified, and a
-/// thread may be cancelled. So the seat may belong to a call that has ended. The same thread always gets the
-/// seat again; the address of the call's stack frame shows whether that call still runs. Another thread gets
-/// the seat if the thread that took it has ended.
+/// A callback may leave a read by longjmp or by an exception, of which this library is not
+/// notified, and a thread may be cancelled. So the seat may belong to a call that has ended. The
+/// same thread always gets the seat again; the address of the call's stack frame shows whether that
+/// call still runs. Another thread gets the seat if the thread that took it has ended.
 #[derive(Debug)]
 pub(crate) struct ReadLock {
-    /// The owner and the bit `CLOSED`: one atomic operation leaves the seat or closes the handle, and its result says
-    /// who frees the handle. The one that does not must not access it afterwards.
+    /// The owner and the bit `CLOSED`: one atomic operation leaves the seat or closes the handle,
+    /// and its result says who frees the handle. The one that does not must not access it
+    /// afterwards.
     thread: AtomicUsize,
     /// The position of the reading call on its thread's stack.
     frame: AtomicUsize,
@@ -41,8 +42,8 @@ pub(crate) enum Seat {
     Nested,
 }
 
-/// This thread's number, which is its id. After a fork the child's thread keeps the number that it had in the
-/// parent.
+/// This thread's number, which is its id. After a fork the child's thread keeps the number that it
+/// had in the parent.
 fn this_thread() -> usize {
     thread_local!(static NUMBER: Cell<usize> = const { Cell::new(NO_THREAD) });
     NUMBER.with(|number| {
@@ -53,13 +54,15 @@ fn this_thread() -> usize {
     })
 }
 
-/// Whether the caller is a signal handler on the alternate stack of sigaltstack(2), whose address says nothing
-/// about the order of calls. The kernel hides a stack that was set with SS_AUTODISARM from the handler that runs on it.
+/// Whether the caller is a signal handler on the alternate stack of sigaltstack(2), whose address
+/// says nothing about the order of calls. The kernel hides a stack that was set with SS_AUTODISARM
+/// from the handler that runs on it.
 fn is_on_signal_stack() -> bool {
     // SAFETY: zeroed memory is a valid `stack_t`, and the call only writes to it.
     unsafe {
         let mut stack: libc::stack_t = std::mem::zeroed();
-        libc::sigaltstack(std::ptr::null(), &raw mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0
+        libc::sigaltstack(std::ptr::null(), &raw mut stack) == 0
+            && stack.ss_flags & libc::SS_ONSTACK != 0
     }
 }
 
@@ -79,22 +82,33 @@ impl ReadLock {
     #[inline]
     pub(crate) fn enter(&self) -> Option<Seat> {
         let mark = 0_u8;
-        let (thread, frame) = (this_thread(), (&raw const mark).addr());
-        match self.thread.compare_exchange(NO_THREAD, thread, Ordering::Acquire, Ordering::Relaxed) {
+        let thread = this_thread();
+        let frame = (&raw const mark).addr();
+
+        match self.thread.compare_exchange(NO_THREAD, thread, Ordering::Acquire, Ordering::Relaxed)
+        {
             Ok(_) => {}
             Err(owner) if owner & !CLOSED != thread => {
                 // A closed handle without a reader is being freed.
                 let may_take = owner & CLOSED == 0 && is_gone(owner);
-                let take =
-                    || self.thread.compare_exchange(owner, thread, Ordering::Acquire, Ordering::Relaxed);
+                let take = || {
+                    self.thread.compare_exchange(
+                        owner,
+                        thread,
+                        Ordering::Acquire,
+                        Ordering::Relaxed,
+                    )
+                };
                 if !may_take || take().is_err() {
                     return None;
                 }
             }
+
             // Stacks grow downwards: a later call has a lower address.
             Err(_) if frame < self.frame.load(Ordering::Relaxed) => return Some(Seat::Nested),
             Err(_) => {}
         }
+
         self.frame.store(frame, Ordering::Relaxed);
         Some(Seat::First)
     }
@@ -106,6 +120,7 @@ impl ReadLock {
         if seat == Seat::Nested {
             return false;
         }
+
         self.frame.store(NO_FRAME, Ordering::Relaxed);
         let thread = this_thread();
         match self.thread.compare_exchange(thread, NO_THREAD, Ordering::SeqCst, Ordering::Relaxed) {
@@ -114,20 +129,22 @@ impl ReadLock {
                 self.thread.store(FREED, Ordering::SeqCst);
                 true
             }
-            // Another thread took the seat: in the child of a fork inside a read, this thread counts as ended.
+            // Another thread took the seat: in the child of a fork inside a read, this thread
+            // counts as ended.
             Ok(_) | Err(_) => false,
         }
     }
 
-    /// Whether the caller runs inside a read of this thread: it is a callback, or a signal handler that
-    /// interrupted the read. On an alternate signal stack a read that was left by longjmp counts as well: such a handler
-    /// cannot stop the capture, which lasts until the process ends.
+    /// Whether the caller runs inside a read of this thread: it is a callback, or a signal handler
+    /// that interrupted the read. On an alternate signal stack a read that was left by longjmp
+    /// counts as well: such a handler cannot stop the capture, which lasts until the process ends.
     pub(crate) fn is_on_this_stack(&self) -> bool {
         let mark = 0_u8;
         let owner = self.thread.load(Ordering::Relaxed) & !CLOSED;
         owner != NO_THREAD
             && owner == this_thread()
-            && ((&raw const mark).addr() < self.frame.load(Ordering::Relaxed) || is_on_signal_stack())
+            && ((&raw const mark).addr() < self.frame.load(Ordering::Relaxed)
+                || is_on_signal_stack())
     }
 
     /// Closes the handle. Returns whether the caller must free it; if not, the reading thread does.
@@ -140,8 +157,9 @@ impl ReadLock {
             owner if owner == this_thread() => !self.is_on_this_stack(),
             owner => is_gone(owner),
         };
-        let free =
-            || self.thread.compare_exchange(owner | CLOSED, FREED, Ordering::SeqCst, Ordering::Relaxed);
+        let free = || {
+            self.thread.compare_exchange(owner | CLOSED, FREED, Ordering::SeqCst, Ordering::Relaxed)
+        };
         is_unread && free().is_ok()
     }
 
@@ -173,6 +191,7 @@ mod tests {
             std::hint::black_box(room);
             seat
         }
+
         let nested = callback(&turn);
         assert_eq!(nested, Seat::Nested);
         assert!(!turn.leave(nested));
@@ -217,21 +236,27 @@ mod tests {
             unsafe { libc::raise(libc::SIGUSR2) };
             TURN.leave(seat)
         }
+
         // Above the frames of the calls below, where an outer call would be.
         let mut memory = [0_u8; 1 << 16];
-        let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
+        let stack =
+            libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
+
         // SAFETY: the memory outlives its use: the alternate stack is disabled below.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = close as extern "C" fn(libc::c_int) as usize;
             action.sa_flags = libc::SA_ONSTACK;
             assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+
             let mut before: libc::stack_t = std::mem::zeroed();
             assert_eq!(libc::sigaltstack(&raw const stack, &raw mut before), 0);
+
             let reader_frees = read();
             assert_eq!(libc::sigaltstack(&raw const before, std::ptr::null_mut()), 0);
             assert!(reader_frees, "the reader is the last one");
         }
+
         std::hint::black_box(&mut memory);
         assert!(IS_INSIDE.load(Ordering::SeqCst));
         assert!(!MUST_FREE.load(Ordering::SeqCst), "the read has not ended");
@@ -240,7 +265,9 @@ mod tests {
     #[test]
     fn a_handle_that_is_closed_when_a_read_ends_is_freed_once() {
         for _ in 0..2_000 {
-            let (turn, begin) = (ReadLock::new(), std::sync::Barrier::new(2));
+            let turn = ReadLock::new();
+            let begin = std::sync::Barrier::new(2);
+
             let (reader_frees, closer_frees) = std::thread::scope(|scope| {
                 let reader = scope.spawn(|| {
                     let seat = turn.enter().unwrap();

@@ -1,5 +1,6 @@
-//! The system's libpcap. It is opened at the first call of a function, so that loading this library does not
-//! change the heap: a faulty program that depends on the heap's contents at `main` behaves as with libpcap.
+//! The system's libpcap. It is opened at the first call of a function, so that loading this library
+//! does not change the heap: a faulty program that depends on the heap's contents at `main` behaves
+//! as with libpcap.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
@@ -31,6 +32,7 @@ static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
 fn library() -> Option<NonNull<c_void>> {
     let library = LIBRARY.get_or_init(|| {
         let mut tried = String::new();
+
         for path in find::candidates() {
             match open(&path) {
                 Ok(handle) => {
@@ -40,6 +42,7 @@ fn library() -> Option<NonNull<c_void>> {
                 Err(reason) => tried += &format!(" ({}: {reason})", path.display()),
             }
         }
+
         eprintln!("{MISSING}{tried}");
         None
     });
@@ -56,28 +59,34 @@ pub(crate) fn path() -> &'static Path {
 pub(crate) const MISSING: &str =
     "wirecap: the system's libpcap was not found; install it, or name it in WIRECAP_REAL_LIBPCAP";
 
-/// Opens the library such that its calls to its own functions stay inside it, although this library exports
-/// the same names.
+/// Opens the library such that its calls to its own functions stay inside it, although this library
+/// exports the same names.
 ///
-/// A sanitizer's runtime does not support the flag for this, `RTLD_DEEPBIND`. Without it, such calls reach
-/// this library with handles of the real library, and are forwarded.
+/// A sanitizer's runtime does not support the flag for this, `RTLD_DEEPBIND`. Without it, such
+/// calls reach this library with handles of the real library, and are forwarded.
 fn open(path: &Path) -> Result<NonNull<c_void>, String> {
-    let name =
-        CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path contains a NUL byte".to_owned())?;
+    let name = CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| "the path contains a NUL byte".to_owned())?;
+
     // SAFETY: the symbol's name is a string.
     let has = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
     let sanitized = has(c"__asan_init") || has(c"__tsan_init");
     let own_calls = if sanitized { 0 } else { libc::RTLD_DEEPBIND };
+
     // SAFETY: the name is a string, and libpcap's initialisers have no preconditions.
-    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | own_calls) };
+    let library =
+        unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | own_calls) };
     let library = NonNull::new(library).ok_or_else(last_error)?;
+
     // SAFETY: the library is open.
-    let is_ours = !unsafe { libc::dlsym(library.as_ptr(), c"wirecap_pcap_drop_in".as_ptr()) }.is_null();
+    let is_ours =
+        !unsafe { libc::dlsym(library.as_ptr(), c"wirecap_pcap_drop_in".as_ptr()) }.is_null();
     if is_ours {
         // SAFETY: nothing in the library is in use.
         unsafe { libc::dlclose(library.as_ptr()) };
         return Err("it is wirecap's own".to_owned());
     }
+
     Ok(library)
 }
 
@@ -92,8 +101,8 @@ fn last_error() -> String {
     }
 }
 
-/// Looks up the functions that a signal handler may call before there is a handle, because the loader takes
-/// locks and allocates memory.
+/// Looks up the functions that a signal handler may call before there is a handle, because the
+/// loader takes locks and allocates memory.
 pub(crate) fn prepare_for_signals() {
     // If a function is missing, a call of it returns the default.
     let _ = (symbol::breakloop.get(), symbol::stats.get(), symbol::close.get());
@@ -122,8 +131,8 @@ impl<F: Copy> Symbol<F> {
         if address.is_null() {
             address = self.look_up()?.as_ptr();
         }
-        // SAFETY: the sizes are equal, the address is that of a function, and the caller of `new` guarantees
-        // its type.
+        // SAFETY: the sizes are equal, the address is that of a function, and the caller of `new`
+        // guarantees its type.
         Some(unsafe { transmute_copy(&address) })
     }
 

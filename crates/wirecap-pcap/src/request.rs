@@ -18,20 +18,20 @@ const CHUNK_CELLS: u32 = 128;
 const CHUNKS: u32 = 64;
 /// The default buffer of libpcap.
 const LIBPCAP_BYTES: u64 = 2 << 20;
-/// The minimum number of bytes that the kernel keeps of a packet, and the size of the kernel's header for
-/// each packet.
+/// The minimum number of bytes that the kernel keeps of a packet, and the size of the kernel's
+/// header for each packet.
 const SNAP_BYTES_MIN: u32 = 64;
 const PACKET_OVERHEAD: u64 = 96;
 /// Bytes of a cell, the unit of buffer sizes.
 const CELL_BYTES: u64 = 2048;
 /// libpcap's replacement for an invalid snapshot length.
 const SNAP_LEN_MAX: c_int = 262_144;
-/// How long a packet may wait if the program sets no timeout. libpcap then lets packets wait until a block is
-/// full, however long that takes.
+/// How long a packet may wait if the program sets no timeout. libpcap then lets packets wait until
+/// a block is full, however long that takes.
 const UNNAMED_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How often the watcher checks whether the XDP program is still attached, in addition to the kernel's
-/// notifications.
+/// How often the watcher checks whether the XDP program is still attached, in addition to the
+/// kernel's notifications.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
 /// Longer than any capture.
 const NEVER: Duration = Duration::from_secs(1_000_000);
@@ -64,8 +64,9 @@ pub(crate) struct Name {
 impl Name {
     /// Parses a name. A name without a list of queues at its end is a whole interface.
     pub(crate) fn parse(name: &str) -> Self {
-        let is_list =
-            |text: &str| !text.is_empty() && text.bytes().all(|byte| b"0123456789,-".contains(&byte));
+        let is_list = |text: &str| {
+            !text.is_empty() && text.bytes().all(|byte| b"0123456789,-".contains(&byte))
+        };
         match name.rsplit_once('@').filter(|(_, queues)| is_list(queues)) {
             Some((interface, queues)) => {
                 Self { interface: interface.to_owned(), queues: Some(queues.to_owned()) }
@@ -74,7 +75,8 @@ impl Name {
         }
     }
 
-    /// Like [`parse`](Self::parse), but if an interface has exactly this name, the name means that interface.
+    /// Like [`parse`](Self::parse), but if an interface has exactly this name, the name means that
+    /// interface.
     pub(crate) fn of_device(name: &str) -> Self {
         let parsed = Self::parse(name);
         let is_interface = || {
@@ -142,6 +144,7 @@ impl Request {
         if let Some((_, reason)) = obstacles.iter().find(|(is_there, _)| *is_there) {
             return Err(unserved(reason));
         }
+
         match Device::glance(&name.interface) {
             Ok(device) if !device.up => Err(unserved("it is down")),
             Ok(device) if device.is_ethernet() || device.is_loopback() => Ok(device),
@@ -158,14 +161,14 @@ impl Request {
         self.precision == PRECISION_NANO
     }
 
-    /// The requested capture of `device`; [`chunks`](Self::chunks) sets the size of its pools. Packets are
-    /// captured in full length, because filters read them before they are truncated.
+    /// The requested capture of `device`; [`chunks`](Self::chunks) sets the size of its pools.
+    /// Packets are captured in full length, because filters read them before they are truncated.
     pub(crate) fn builder(&self, device: &str, settings: &Settings) -> CaptureBuilder {
         let builder = Capture::on(device)
             .engine(engine(settings))
             .take(settings.take)
-            // No watcher thread with the engine `packet`: libpcap has no thread, and programs that use
-            // libpcap fork.
+            // No watcher thread with the engine `packet`: libpcap has no thread, and programs that
+            // use libpcap fork.
             .watched(engine(settings) != Engine::Packet)
             // At low rates each check costs the process as much as a hundred packets.
             .look_every(LOOK_PERIOD)
@@ -192,13 +195,15 @@ impl Request {
                 Some(bytes.div_ceil(chunk_bytes).max(2) as u32)
             }
             (None, _) if engine(settings) == Engine::Packet => Some(self.default_chunks(settings)),
-            // A cell of the engine `xdp` holds one packet, however short, so the engine's default applies.
+            // A cell of the engine `xdp` holds one packet, however short, so the engine's default
+            // applies.
             (None, _) => None,
         }
     }
 
-    /// R for a buffer that holds as many packets of the requested length as the default buffer has cells. The
-    /// buffer is at least as large as libpcap's default, and at most as large as this library's.
+    /// R for a buffer that holds as many packets of the requested length as the default buffer has
+    /// cells. The buffer is at least as large as libpcap's default, and at most as large as this
+    /// library's.
     fn default_chunks(&self, settings: &Settings) -> u32 {
         let kept = u64::from(self.snap_len().max(SNAP_BYTES_MIN)) + PACKET_OVERHEAD;
         let all = u64::from(CHUNKS * CHUNK_CELLS) * CELL_BYTES;
@@ -207,9 +212,9 @@ impl Request {
         bytes.div_ceil(chunk_bytes).max(2) as u32
     }
 
-    /// Reading the clock for each packet is expensive, and most programs use microseconds, so the engine
-    /// `xdp` reads it for some packets of a batch. With the engine `packet` the kernel reads it for each
-    /// packet in any case.
+    /// Reading the clock for each packet is expensive, and most programs use microseconds, so the
+    /// engine `xdp` reads it for some packets of a batch. With the engine `packet` the kernel reads
+    /// it for each packet in any case.
     fn timestamps(&self) -> Timestamps {
         if self.wants_nanos() { Timestamps::Packet } else { Timestamps::Batch }
     }
@@ -224,9 +229,9 @@ impl Request {
 
     /// The time after which the kernel hands over a started block that is not full.
     fn retire_after(&self) -> Duration {
-        // A program that requests less than the Ethernet header and sets no timeout, as Wireshark's start
-        // page does for each interface, only counts packets. The kernel needs no timer for its blocks, as
-        // with libpcap.
+        // A program that requests less than the Ethernet header and sets no timeout, as Wireshark's
+        // start page does for each interface, only counts packets. The kernel needs no timer for
+        // its blocks, as with libpcap.
         if self.timeout_millis == 0 && self.snap_len() < ETHERNET_HEADER_BYTES {
             return NEVER;
         }
@@ -269,7 +274,9 @@ mod tests {
         assert!(matches!(why_unknown(&absent), Obstacle::Unserved(_)));
         let source = io::Error::from_raw_os_error(libc::EMFILE);
         let error = DeviceError::Kernel { interface: Some("eth0".to_owned()), source };
-        let Obstacle::Unknown(text) = why_unknown(&error) else { panic!("{error} says nothing about eth0") };
+        let Obstacle::Unknown(text) = why_unknown(&error) else {
+            panic!("{error} says nothing about eth0")
+        };
         let words = ["did not report interface eth0", "Too many open files"];
         assert!(words.iter().all(|word| text.contains(word)), "{text}");
     }

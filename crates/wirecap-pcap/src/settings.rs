@@ -1,4 +1,5 @@
-//! Settings from the environment and the configuration file, for programs that have no options for wirecap.
+//! Settings from the environment and the configuration file, for programs that have no options for
+//! wirecap.
 
 use std::env;
 use std::fs;
@@ -12,7 +13,8 @@ use crate::find::has_elevated_rights;
 const FILE: &str = "/etc/wirecap/pcap.conf";
 /// The environment variable with the path of another file.
 const FILE_VARIABLE: &str = "WIRECAP_PCAP_CONF";
-/// The settings. `engine` in the file is `WIRECAP_ENGINE` in the environment, which takes precedence.
+/// The settings. `engine` in the file is `WIRECAP_ENGINE` in the environment, which takes
+/// precedence.
 const NAMES: [&str; 8] = ["engine", "m", "r", "t", "workers", "group", "take", "verbose"];
 
 /// What performs live captures.
@@ -62,11 +64,14 @@ impl Settings {
         let path = variable(FILE_VARIABLE).map_or_else(|| PathBuf::from(FILE), PathBuf::from);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            // A file that a confined program may not read is ignored: AppArmor's profiles do not list it.
+            // A file that a confined program may not read is ignored: AppArmor's profiles do not
+            // list it.
             Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => String::new(),
             Err(error) => return Err(format!("cannot read {}: {error}", path.display())),
         };
-        let in_file = parse_file(&text).map_err(|reason| format!("{}, {reason}", path.display()))?;
+        let in_file =
+            parse_file(&text).map_err(|reason| format!("{}, {reason}", path.display()))?;
+
         Self::from(|name| {
             variable(&format!("WIRECAP_{}", name.to_uppercase())).or_else(|| {
                 let (_, value) = in_file.iter().rev().find(|(key, _)| key == name)?;
@@ -89,6 +94,7 @@ impl Settings {
                 _ => Err(bad(name, &text, "a number of at least 1")),
             },
         };
+
         let engine = match value_of("engine").as_deref() {
             None => None,
             Some("packet") => Some(Choice::Packet),
@@ -104,6 +110,7 @@ impl Settings {
                 _ => return Err(bad("t", &text, "0 to 100, in percent")),
             },
         };
+
         let is_on = |name: &str| match value_of(name).as_deref() {
             None | Some("0") => Ok(false),
             Some("1") => Ok(true),
@@ -125,17 +132,26 @@ impl Settings {
 /// Lines `name = value`; `#` begins a comment.
 fn parse_file(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut settings = Vec::new();
+
     for (index, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
         }
+
         let bad = |reason: String| format!("line {}: {reason}", index + 1);
-        let (name, value) = line.split_once('=').ok_or_else(|| bad("write NAME = VALUE".to_owned()))?;
-        let (name, value) = (name.trim().to_lowercase(), value.trim());
+        let (name, value) =
+            line.split_once('=').ok_or_else(|| bad("write NAME = VALUE".to_owned()))?;
+        let name = name.trim().to_lowercase();
+        let value = value.trim();
+
         if !NAMES.contains(&name.as_str()) {
-            return Err(bad(format!("unknown setting '{name}': expected one of {}", NAMES.join(", "))));
+            return Err(bad(format!(
+                "unknown setting '{name}': expected one of {}",
+                NAMES.join(", ")
+            )));
         }
+
         settings.push((name, value.to_owned()));
     }
     Ok(settings)
@@ -147,13 +163,16 @@ mod tests {
 
     fn from(text: &str) -> Result<Settings, String> {
         let settings = parse_file(text)?;
-        Settings::from(|name| settings.iter().rfind(|(key, _)| key == name).map(|(_, value)| value.clone()))
+        Settings::from(|name| {
+            settings.iter().rfind(|(key, _)| key == name).map(|(_, value)| value.clone())
+        })
     }
 
     #[test]
     fn settings_are_read_from_lines() {
         let settings =
-            from("# a service\nengine = xdp\nM=64 # cells\n t = 60\ngroup=eth0@0-3\ntake = 1\n").unwrap();
+            from("# a service\nengine = xdp\nM=64 # cells\n t = 60\ngroup=eth0@0-3\ntake = 1\n")
+                .unwrap();
         let expected = Settings {
             engine: Some(Choice::Xdp),
             chunk_cells: Some(64),
@@ -165,6 +184,7 @@ mod tests {
             verbose: false,
         };
         assert_eq!(settings, expected);
+
         let nothing = from("").unwrap();
         assert!(nothing.engine.is_none() && nothing.group.is_none());
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with, sockopt};
 
-/// A protocol that no frame has: a socket bound to it receives nothing, and costs the receive path nothing.
+/// A protocol that no frame has: a socket bound to it receives nothing, and costs the receive path
+/// nothing.
 const NO_PROTOCOL: u16 = 0xffff;
 
 /// Makes a packet socket of the real library receive nothing: it is kept for its other functions.
@@ -35,16 +36,21 @@ fn bind(descriptor: c_int, ifindex: u32, protocol: u16) -> io::Result<()> {
         sll_addr: [0; 8],
     };
     let bytes = size_of_val(&address) as libc::socklen_t;
+
     // SAFETY: the pointer and the length describe `address`, which the kernel only reads.
     let outcome = unsafe { libc::bind(descriptor, (&raw const address).cast(), bytes) };
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Waits until a descriptor is readable, for at most `longest` if given. Returns the events of each, or none
-/// after a timeout or an interrupted wait.
+/// Waits until a descriptor is readable, for at most `longest` if given. Returns the events of
+/// each, or none after a timeout or an interrupted wait.
 ///
-/// The thread may be cancelled here, and no function between here and the program may catch that unwinding.
-pub(crate) fn wait<const N: usize>(descriptors: [RawFd; N], longest: Option<Duration>) -> [c_short; N] {
+/// The thread may be cancelled here, and no function between here and the program may catch that
+/// unwinding.
+pub(crate) fn wait<const N: usize>(
+    descriptors: [RawFd; N],
+    longest: Option<Duration>,
+) -> [c_short; N] {
     unsafe extern "C-unwind" {
         fn poll(polled: *mut libc::pollfd, count: libc::nfds_t, longest_millis: c_int) -> c_int;
     }
@@ -53,6 +59,7 @@ pub(crate) fn wait<const N: usize>(descriptors: [RawFd; N], longest: Option<Dura
         longest.as_secs() as c_int * 1000 + longest.subsec_micros().div_ceil(1000) as c_int
     };
     let longest_millis = longest.map_or(-1, whole_millis);
+
     // SAFETY: the array has as many elements as the call states.
     match unsafe { poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, longest_millis) } {
         1.. => polled.map(|polled| polled.revents),
@@ -71,8 +78,8 @@ pub(crate) enum Health {
     Gone,
 }
 
-/// Checks whether the interface of `socket` still exists, if the socket reports an error or the interface is
-/// already `down`.
+/// Checks whether the interface of `socket` still exists, if the socket reports an error or the
+/// interface is already `down`.
 pub(crate) fn health(socket: BorrowedFd<'_>, ifindex: u32, down: bool) -> Health {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

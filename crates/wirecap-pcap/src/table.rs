@@ -1,9 +1,10 @@
 //! The table of handles. A program's `pcap_t *` is the address of a slot.
 //!
-//! A handle is recognised by its address: the slot of a handle that was closed or never opened is empty, and
-//! a handle of the real library is outside the table. Looking a handle up and removing it take no lock and
-//! allocate no memory, so a signal handler may do both. Slots are taken in turn, so a slot is reused as late as
-//! possible: a program may still use the handle that it closed.
+//! A handle is recognised by its address: the slot of a handle that was closed or never opened is
+//! empty, and a handle of the real library is outside the table. Looking a handle up and removing
+//! it take no lock and allocate no memory, so a signal handler may do both. Slots are taken in
+//! turn, so a slot is reused as late as possible: a program may still use the handle that it
+//! closed.
 #![allow(unsafe_code)]
 
 use std::ffi::c_char;
@@ -44,8 +45,8 @@ pub(crate) fn look_up(pcap: *mut Pcap) -> Given {
             if handle.is_null() || !offset.is_multiple_of(PLACE_BYTES) {
                 return Given::Nothing;
             }
-            // SAFETY: a handle is freed only after `pcap_close` has removed it from the table. Using a handle
-            // while another thread closes it is undefined, as with libpcap.
+            // SAFETY: a handle is freed only after `pcap_close` has removed it from the table.
+            // Using a handle while another thread closes it is undefined, as with libpcap.
             Given::Ours(unsafe { &*handle })
         }
         None if pcap.is_null() => Given::Nothing,
@@ -63,7 +64,10 @@ pub(crate) fn insert(handle: Box<Handle>) -> Result<*mut Pcap, Box<Handle>> {
     let handle = Box::into_raw(handle);
     for _ in 0..PLACES {
         let place = &TABLE[TRIED.fetch_add(1, Ordering::Relaxed) % PLACES];
-        if place.compare_exchange(ptr::null_mut(), handle, Ordering::Release, Ordering::Relaxed).is_ok() {
+        if place
+            .compare_exchange(ptr::null_mut(), handle, Ordering::Release, Ordering::Relaxed)
+            .is_ok()
+        {
             return Ok(ptr::from_ref(place).cast_mut().cast());
         }
     }
@@ -83,11 +87,16 @@ pub(crate) fn remove(pcap: *mut Pcap) -> Option<*mut Handle> {
 /// # Safety
 ///
 /// `real` must be null, or open and without another user, and `errors` as for [`failure::write`].
-pub(crate) unsafe fn adopt(real: *mut RealPcap, request: Option<Request>, errors: *mut c_char) -> *mut Pcap {
+pub(crate) unsafe fn adopt(
+    real: *mut RealPcap,
+    request: Option<Request>,
+    errors: *mut c_char,
+) -> *mut Pcap {
     // The real library may have obtained its return value by calling this library.
     if real.is_null() || is_place(real.cast()) {
         return real.cast();
     }
+
     real::prepare_for_signals();
     insert(Box::new(Handle::new(real, request))).unwrap_or_else(|_too_many| {
         // SAFETY: guaranteed by the caller.

@@ -1,4 +1,5 @@
-// Debian's names of library directories (multiarch triplets); included by the build script and by the tests of `find`.
+// Debian's names of library directories (multiarch triplets); included by the build script and by
+// the tests of `find`.
 
 /// The triplet of a target, from cargo's `CARGO_CFG_TARGET_` variables.
 fn triplet(arch: &str, endian: &str, env: &str, abi: &str) -> String {
@@ -12,7 +13,9 @@ fn triplet(arch: &str, endian: &str, env: &str, abi: &str) -> String {
         (arch, _) => arch,
     };
     let libc = if env == "musl" { "musl" } else { "gnu" };
-    // "eabihf" on 32-bit ARM, "abi64" on MIPS, "x32"; but PowerPC's "elfv2" is not a part of the name.
+
+    // "eabihf" on 32-bit ARM, "abi64" on MIPS, "x32"; but PowerPC's "elfv2" is not a part of the
+    // name.
     let abi = if abi.starts_with("elf") { "" } else { abi };
     format!("{arch}-linux-{libc}{abi}")
 }

@@ -1,5 +1,5 @@
-//! Filters that run in user space: on packets that arrived before the kernel had the filter, or on all
-//! packets if the kernel cannot run it.
+//! Filters that run in user space: on packets that arrived before the kernel had the filter, or on
+//! all packets if the kernel cannot run it.
 //!
 //! For each ring, a packet count marks where the kernel's new filter begins. Filters that the
 //! kernel rejects and, on `xdp`, filters that truncate packets or read the kernel's data (such as
@@ -52,12 +52,13 @@ impl Wanted {
         }
     }
 
-    /// How many bytes of `packet` to keep; 0 if it does not match. The program sees the packet as the
-    /// kernel's filters do: without the VLAN tag that the kernel removed and the engine reinserted. `room` is
-    /// a buffer for this form.
+    /// How many bytes of `packet` to keep; 0 if it does not match. The program sees the packet as
+    /// the kernel's filters do: without the VLAN tag that the kernel removed and the engine
+    /// reinserted. `room` is a buffer for this form.
     pub(crate) fn kept(&self, packet: &Packet<'_>, ifindex: u32, room: &mut Vec<u8>) -> u32 {
         let data = packet.data();
         let tag = packet.tag_put_back();
+
         let context = Context {
             ifindex,
             queue: packet.queue().unwrap_or_default(),
@@ -67,9 +68,11 @@ impl Wanted {
         if tag.is_none() || data.len() < ADDRESS_BYTES + TAG_BYTES {
             return self.run(data, packet.wire_len(), &context);
         }
+
         room.clear();
         room.extend_from_slice(&data[..ADDRESS_BYTES]);
         room.extend_from_slice(&data[ADDRESS_BYTES + TAG_BYTES..]);
+
         match self.run(room, packet.wire_len() - TAG_BYTES as u32, &context) {
             0 => 0,
             bytes => bytes.saturating_add(TAG_BYTES as u32),
@@ -80,9 +83,15 @@ impl Wanted {
         match self {
             Self::All(bytes) => *bytes,
             Self::Compiled(filter) => filter.matches(packet, wire_len, context),
-            // SAFETY: the real library has validated the program, and checks each load against the length.
+            // SAFETY: the real library has validated the program, and checks each load against the
+            // length.
             Self::Classic(insns) => unsafe {
-                real::bpf_filter(insns.as_ptr().cast(), packet.as_ptr(), wire_len, packet.len() as u32)
+                real::bpf_filter(
+                    insns.as_ptr().cast(),
+                    packet.as_ptr(),
+                    wire_len,
+                    packet.len() as u32,
+                )
             },
         }
     }

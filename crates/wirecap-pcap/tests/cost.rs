@@ -41,8 +41,8 @@ fn a_handle_uses_no_more_resources_than_requested() {
     let program = compile("cost.c", folder.path(), &[]);
     let bed = Bed::new();
     // A program that reads only headers gets as much memory as with libpcap, up to one block more.
-    let (theirs, ours) =
-        (cost(&bed, &program, Library::System, "68"), cost(&bed, &program, Library::DropIn, "68"));
+    let theirs = cost(&bed, &program, Library::System, "68");
+    let ours = cost(&bed, &program, Library::DropIn, "68");
     assert!(ours("ring_kib") <= theirs("ring_kib") + 256);
     assert_eq!(ours("promiscuity"), theirs("promiscuity"));
     assert!(ours("descriptors") <= 6);
@@ -66,12 +66,15 @@ fn opening_does_not_query_the_hosts_routes_and_interfaces() {
         format!("route add 11.{a}.{b}.{c}/32 dev a0\n")
     };
     let address = "addr add 10.255.0.1/24 dev a0\n".to_owned();
-    let commands: Vec<String> =
-        std::iter::once(address).chain((0..pairs).map(pair)).chain((0..routes).map(route)).collect();
+    let commands: Vec<String> = std::iter::once(address)
+        .chain((0..pairs).map(pair))
+        .chain((0..routes).map(route))
+        .collect();
     let path = folder.path().join("commands");
     for some in commands.chunks(COMMANDS_AT_A_TIME) {
         std::fs::write(&path, some.concat()).unwrap();
-        let output = finish(bed.spawn(Command::new("ip").arg("-b").arg(&path).stderr(Stdio::piped())));
+        let output =
+            finish(bed.spawn(Command::new("ip").arg("-b").arg(&path).stderr(Stdio::piped())));
         assert!(output.status.success(), "{}", said(&output));
     }
     let crowded = cost(&bed, &program, Library::DropIn, "68");
@@ -81,12 +84,19 @@ fn opening_does_not_query_the_hosts_routes_and_interfaces() {
     }
 }
 
-/// The program's output with a library; `packets` has the number of packets and the microseconds between
-/// them.
-fn wake_ups(program: &Path, library: Library, engine: &str, packets: [&str; 2], mode: &str) -> String {
+/// The program's output with a library; `packets` has the number of packets and the microseconds
+/// between them.
+fn wake_ups(
+    program: &Path,
+    library: Library,
+    engine: &str,
+    packets: [&str; 2],
+    mode: &str,
+) -> String {
     let bed = Bed::new();
     let mut command = bed.command(program, library);
-    let output = bed.run(command.args(["a1", "a0"]).args(packets).arg(mode).env("WIRECAP_ENGINE", engine));
+    let output =
+        bed.run(command.args(["a1", "a0"]).args(packets).arg(mode).env("WIRECAP_ENGINE", engine));
     eprint!("{library:?} {engine} {mode} {packets:?}: {}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{library:?} {engine}: {}", said(&output));
     String::from_utf8(output.stdout).unwrap()

@@ -30,10 +30,15 @@ impl Puppet {
     fn start(bed: &Bed, (library, engine): Contender, device: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = bed.command(compile("filters.c", folder.path(), &[]), library);
-        command.arg(device).env("WIRECAP_ENGINE", engine).env("WIRECAP_M", "64").env("WIRECAP_R", "64");
+        command
+            .arg(device)
+            .env("WIRECAP_ENGINE", engine)
+            .env("WIRECAP_M", "64")
+            .env("WIRECAP_R", "64");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = bed.spawn(&mut command);
-        let (orders, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let orders = child.stdin.take().unwrap();
+        let answers = child.stdout.take().unwrap();
         let mut puppet = Self { child, orders, answers: BufReader::new(answers), _folder: folder };
         assert_eq!(puppet.answer(), "ready");
         puppet
@@ -90,9 +95,17 @@ fn change_filters(bed: &Bed, contender: Contender) -> String {
     assert_eq!(puppet.tell("read"), "read 12 15", "{contender:?}");
     send(bed, 18..24);
     assert_eq!(puppet.tell("filter ip"), "filter");
-    assert_eq!(puppet.tell("read"), "read 18 21", "{contender:?}: what the old filter refused never came");
+    assert_eq!(
+        puppet.tell("read"),
+        "read 18 21",
+        "{contender:?}: what the old filter refused never came"
+    );
     send(bed, 24..30);
-    assert_eq!(puppet.tell("read udp"), "read 24 25 26 28 29", "{contender:?}: set in the first callback");
+    assert_eq!(
+        puppet.tell("read udp"),
+        "read 24 25 26 28 29",
+        "{contender:?}: set in the first callback"
+    );
     assert_eq!(puppet.tell("cut 20"), "cut");
     send(bed, 30..32);
     assert_eq!(puppet.tell("read"), "read 20 bytes 20 bytes", "{contender:?}");
@@ -110,8 +123,8 @@ fn filters_change_as_with_libpcap_and_the_host_gets_packets_that_xdp_rejects() {
         return;
     }
     let theirs = change_filters(&Bed::new(), (Library::System, ""));
-    // The kernel's filter also passed packets that a later filter rejected: two before the first filter, and
-    // one after a callback.
+    // The kernel's filter also passed packets that a later filter rejected: two before the first
+    // filter, and one after a callback.
     let delivered = 8 + 2 + 2 + 5 + 2 + 5;
     assert_eq!(theirs, format!("stats {} 0", delivered + 2 + 1));
     let books = change_filters(&Bed::new(), (Library::DropIn, "packet"));
@@ -124,8 +137,8 @@ fn filters_change_as_with_libpcap_and_the_host_gets_packets_that_xdp_rejects() {
     while let Some(frame) = host.receive(SILENCE).unwrap() {
         passed.extend(Stamp::of(frame).map(|stamp| stamp.sequence));
     }
-    // The host does not get packets that the last filter rejects: it was set without the privilege to load
-    // programs.
+    // The host does not get packets that the last filter rejects: it was set without the privilege
+    // to load programs.
     assert_eq!(passed, [6, 9, 13, 14, 16, 17, 19, 20, 22, 23]);
 }
 
@@ -153,7 +166,8 @@ fn waiting_packets_are_filtered_again_in_each_ring() {
         send(1, 64..66);
         send(0, 66..68);
         let answer = puppet.tell("read");
-        let mut numbers: Vec<u32> = answer.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let mut numbers: Vec<u32> =
+            answer.split(' ').filter_map(|word| word.parse().ok()).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, [62, 63, 64, 65, 66, 67], "{engine}: {answer}");
         assert_eq!(puppet.end(), format!("stats {counted} 0"), "{engine}");

@@ -26,8 +26,11 @@ fn a_handle_survives_forks_as_with_libpcap() {
         assert!(output.status.success(), "{device} {variables:?}: {}", said(&output));
         said(&output)
     };
-    let several: [(&str, &[(&str, &str)]); 3] =
-        [("a1", &[]), ("a1@0-1", &[]), ("a1", &[("WIRECAP_GROUP", "a1"), ("WIRECAP_WORKERS", "2")])];
+    let several: [(&str, &[(&str, &str)]); 3] = [
+        ("a1", &[]),
+        ("a1@0-1", &[]),
+        ("a1", &[("WIRECAP_GROUP", "a1"), ("WIRECAP_WORKERS", "2")]),
+    ];
     // The programs mostly wait, each in a namespace of its own.
     thread::scope(|scope| {
         let run = &run;

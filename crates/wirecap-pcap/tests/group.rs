@@ -11,8 +11,8 @@ use wirecap_testbed::{
     PacketSender, Sizes, Stamp, Ticks, Traffic, Watch, loss_lock, privileged, repeat_if_disturbed,
 };
 
-/// Sends `sent` frames of one flow, every tenth with TCP in its header, to a program with one thread per
-/// device; returns its output.
+/// Sends `sent` frames of one flow, every tenth with TCP in its header, to a program with one
+/// thread per device; returns its output.
 fn threads(devices: &[&str], settings: &[(&str, &str)], sent: u64) -> String {
     let bed = Bed::new();
     let folder = tempfile::tempdir().unwrap();
@@ -72,12 +72,13 @@ fn threads_of_a_program_share_the_load_of_one_flow() {
 
 /// Processing time of a packet in nanoseconds: a handler can process 5,000 per second.
 const COST_NS: &str = "200000";
-/// The rate of one flow, whose packets all go to one queue or thread: 1.6 times what one handler can process,
-/// about half of what three can.
+/// The rate of one flow, whose packets all go to one queue or thread: 1.6 times what one handler
+/// can process, about half of what three can.
 const SKEWED_RATE: f64 = 1.6 * 5000.0;
 const SKEWED_BYTES: u16 = 1500;
 
-/// Its duration, long enough that one handler alone loses a fifth of it. `make skew` sets twenty seconds.
+/// Its duration, long enough that one handler alone loses a fifth of it. `make skew` sets twenty
+/// seconds.
 fn skewed_time() -> Duration {
     wirecap_testbed::skewed_time(5.0)
 }
@@ -94,7 +95,11 @@ fn handlers(
     let folder = tempfile::tempdir().unwrap();
     let program = compile("handlers.c", folder.path(), &[]);
     let mut command = bed.command(program, library);
-    command.args(["1", "udp and ip"]).args(devices).env("HANDLER_NS", COST_NS).envs(settings.iter().copied());
+    command
+        .args(["1", "udp and ip"])
+        .args(devices)
+        .env("HANDLER_NS", COST_NS)
+        .envs(settings.iter().copied());
     let mut child = bed.spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     watch.process(child.id());
     let mut output = BufReader::with_capacity(1, child.stdout.take().unwrap());
@@ -102,9 +107,11 @@ fn handlers(
     output.read_line(&mut line).unwrap();
     child.stdout = Some(output.into_inner());
     assert_eq!(line, "ready\n", "{}", said(&finish(child)));
-    let traffic = Traffic { sizes: Sizes::fixed(SKEWED_BYTES), flows, ..Traffic::to(&bed.pair.receiver) };
+    let traffic =
+        Traffic { sizes: Sizes::fixed(SKEWED_BYTES), flows, ..Traffic::to(&bed.pair.receiver) };
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
-    let (mut ticks, mut sent) = (Ticks::new(skewed_time()), 0);
+    let mut ticks = Ticks::new(skewed_time());
+    let mut sent = 0;
     while let Some(at) = ticks.next_at() {
         for sequence in sent..(SKEWED_RATE * at) as u64 {
             sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap();
@@ -129,9 +136,9 @@ struct Books {
     shares: Vec<u64>,
 }
 
-/// The paper's claim, with the same memory in both cases: 2 MiB for each handle, libpcap's default. With
-/// libpcap, threads share an interface by filters: each gets its part of the packets. With the drop-in, each
-/// thread opens a ring of the interface.
+/// The paper's claim, with the same memory in both cases: 2 MiB for each handle, libpcap's default.
+/// With libpcap, threads share an interface by filters: each gets its part of the packets. With the
+/// drop-in, each thread opens a ring of the interface.
 #[test]
 fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group() {
     if !privileged() {
@@ -143,7 +150,11 @@ fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group(
     let Some(plain) = repeat_if_disturbed("libpcap", of_libpcap) else { return };
     assert_eq!((plain.got + plain.dropped, plain.received), (plain.sent, plain.sent), "{plain:?}");
     assert!(plain.dropped > plain.sent / 5, "one handler did more than it can: {plain:?}");
-    assert_eq!(plain.shares.iter().filter(|share| **share > 0).count(), 1, "the load is skewed: {plain:?}");
+    assert_eq!(
+        plain.shares.iter().filter(|share| **share > 0).count(),
+        1,
+        "the load is skewed: {plain:?}"
+    );
     let devices = ["a1@0", "a1@1", "a1@2"];
     let of_a_group = |threshold: &'static str| {
         move |watch: &Watch| {
@@ -157,12 +168,20 @@ fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group(
             ];
             let books = handlers(&Bed::new(), watch, Library::DropIn, &devices, &settings, 1)?;
             let counted = (books.got + books.dropped, books.received);
-            assert_eq!(counted, (books.sent, books.sent), "the handles count each packet once: {books:?}");
+            assert_eq!(
+                counted,
+                (books.sent, books.sent),
+                "the handles count each packet once: {books:?}"
+            );
             Ok(books)
         }
     };
-    // Only offloading prevents the loss: with a threshold that is never exceeded, the group is in basic mode.
-    let Some(alone) = repeat_if_disturbed("a group that does not offload", of_a_group("100")) else { return };
+    // Only offloading prevents the loss: with a threshold that is never exceeded, the group is in
+    // basic mode.
+    let Some(alone) = repeat_if_disturbed("a group that does not offload", of_a_group("100"))
+    else {
+        return;
+    };
     assert!(alone.dropped > alone.sent / 5, "one handler did more than it can: {alone:?}");
     // The default T, with chunks so small that the group's guarantee holds.
     let with_help = |watch: &Watch| match of_a_group("60")(watch)? {
@@ -196,7 +215,10 @@ fn the_statistics_of_a_group_with_fewer_handles_than_rings_count_all_rings() {
             (books.sent, books.sent),
             "{settings:?}: {books:?}"
         );
-        assert!(books.dropped > books.sent / 5, "{settings:?}: the handler did more than it can: {books:?}");
+        assert!(
+            books.dropped > books.sent / 5,
+            "{settings:?}: the handler did more than it can: {books:?}"
+        );
     }
 }
 
@@ -249,7 +271,10 @@ fn a_handle_that_lacks_descriptors_returns_its_worker() {
     let output = bed.run(bed.command(program, Library::DropIn).envs(settings));
     let text = said(&output);
     assert!(output.status.success() && text.ends_with("opened\n"), "{text}");
-    assert!(text.contains("cannot make an epoll instance"), "no open failed after it had joined: {text}");
+    assert!(
+        text.contains("cannot make an epoll instance"),
+        "no open failed after it had joined: {text}"
+    );
 }
 
 #[test]
@@ -268,7 +293,12 @@ fn invalid_settings_are_reported_to_the_program() {
     }
     let missing = "a1@7 does not exist: a1 has one receive queue, 0";
     for (device, variable, value, reason) in [
-        ("a1", "WIRECAP_ENGINE", "dpdk", "a1: invalid WIRECAP_ENGINE (or 'engine' in pcap.conf) 'dpdk'"),
+        (
+            "a1",
+            "WIRECAP_ENGINE",
+            "dpdk",
+            "a1: invalid WIRECAP_ENGINE (or 'engine' in pcap.conf) 'dpdk'",
+        ),
         ("a1@7", "WIRECAP_GROUP", "a1@7", missing),
         ("a1@7", "WIRECAP_ENGINE", "xdp", missing),
         (

@@ -11,14 +11,18 @@ use wirecap_testbed::write_program;
 /// Runs a target of the Makefile for this library, into the folder `root`.
 fn make(target: &str, root: &Path, variables: &[&str]) -> Output {
     let mut make = Command::new("make");
-    make.arg("-C").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).args(["-s", target, "SUDO="]);
-    make.arg(format!("PCAP_LIBRARY={}", built().display())).arg(format!("DESTDIR={}", root.display()));
+    make.arg("-C")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+        .args(["-s", target, "SUDO="]);
+    make.arg(format!("PCAP_LIBRARY={}", built().display()))
+        .arg(format!("DESTDIR={}", root.display()));
     make.args(variables).output().expect("make is installed")
 }
 
 /// Files and links below `root`, in order.
 fn files(root: &Path) -> String {
-    let found = Command::new("find").args([".", "-not", "-type", "d"]).current_dir(root).output().unwrap();
+    let found =
+        Command::new("find").args([".", "-not", "-type", "d"]).current_dir(root).output().unwrap();
     let text = said(&found);
     let mut files: Vec<&str> = text.lines().collect();
     files.sort_unstable();
@@ -28,8 +32,13 @@ fn files(root: &Path) -> String {
 #[test]
 fn files_are_installed_where_a_package_requests_and_are_removed_again() {
     let root = tempfile::tempdir().unwrap();
-    let variables =
-        ["PREFIX=/usr", "LIBDIR=/usr/lib64", "MANDIR=/usr/man", "BINDIR=/usr/sbin", "SYSCONFDIR=/conf"];
+    let variables = [
+        "PREFIX=/usr",
+        "LIBDIR=/usr/lib64",
+        "MANDIR=/usr/man",
+        "BINDIR=/usr/sbin",
+        "SYSCONFDIR=/conf",
+    ];
     let output = make("install-pcap", root.path(), &variables);
     assert!(output.status.success(), "{}", said(&output));
     // No file in ld.so.conf.d: other programs keep the system's libpcap.
@@ -40,7 +49,8 @@ fn files_are_installed_where_a_package_requests_and_are_removed_again() {
     let named = |file: &str| std::fs::read_to_string(root.path().join(file)).unwrap();
     assert!(named("usr/sbin/wirecap-pcap").contains("\nlibraries=/usr/lib64/wirecap\n"));
     assert!(
-        named("conf/apparmor.d/abstractions/wirecap-pcap").contains("/usr/lib64/wirecap/libpcap.so* mr,")
+        named("conf/apparmor.d/abstractions/wirecap-pcap")
+            .contains("/usr/lib64/wirecap/libpcap.so* mr,")
     );
     let output = make("uninstall-pcap", root.path(), &variables);
     assert!(output.status.success(), "{}", said(&output));
@@ -58,15 +68,16 @@ fn installations_without_effect_are_refused() {
     refused("install-pcap", &["PCAP_LIBRARY=/nowhere.so"], "run 'make pcap' first");
     refused("install-pcap-system", &[], "is for this machine, not for a package");
     // Directories below `root`, in case make installs files in spite of this.
-    let (prefix, conf) =
-        (format!("PREFIX={}", root.path().display()), format!("SYSCONFDIR={}", root.path().display()));
+    let prefix = format!("PREFIX={}", root.path().display());
+    let conf = format!("SYSCONFDIR={}", root.path().display());
     let soname = ["DESTDIR=", &prefix, &conf, "PCAP_SONAME=libpcap.so.9"];
     refused("install-pcap-system", &soname, "this system's programs ask for libpcap.so.9");
 }
 
 /// The soname that the Makefile detects, with this compiler and this folder first in PATH.
 fn detected(compiler: &str, folder: &Path) -> String {
-    let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/pcap-soname"));
+    let mut command =
+        Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/pcap-soname"));
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
     said(&command.env("CC", compiler).env("PATH", path).output().unwrap()).trim().to_owned()
 }

@@ -12,14 +12,15 @@ use wirecap_testbed::{privileged, write_program};
 
 /// The command `wirecap-pcap`, for libraries in `libraries`.
 fn wrapper(folder: &Path, libraries: &Path) -> PathBuf {
-    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("wirecap-pcap")).unwrap();
+    let source =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("wirecap-pcap")).unwrap();
     let path = folder.join("wirecap-pcap");
     write_program(&path, &source.replace("@LIBRARIES@", libraries.to_str().unwrap()));
     path
 }
 
-/// Builds the library with `real` as the path of the real library. Its compiled dependencies are kept for the
-/// next run.
+/// Builds the library with `real` as the path of the real library. Its compiled dependencies are
+/// kept for the next run.
 fn built_for(real: &Path) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("built-in");
     // As root, the test may have another PATH and home than the user who compiled it.
@@ -35,7 +36,10 @@ fn built_for(real: &Path) -> PathBuf {
         "--lib",
         "--target-dir",
     ]);
-    command.arg(&target).current_dir(env!("CARGO_MANIFEST_DIR")).env("RUSTC", cargo.with_file_name("rustc"));
+    command
+        .arg(&target)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("RUSTC", cargo.with_file_name("rustc"));
     command.envs(option_env!("CARGO_HOME").map(|home| ("CARGO_HOME", home)));
     let output = command.env("WIRECAP_REAL_LIBPCAP", real).output().expect("cargo is there");
     assert!(output.status.success(), "{}", said(&output));
@@ -78,11 +82,14 @@ fn a_configuration_file_that_may_not_be_read_is_ignored() {
     let open = |mode| {
         fs::set_permissions(&configuration, fs::Permissions::from_mode(mode)).unwrap();
         let bed = Bed::new();
-        // Root without the capabilities to ignore file modes, which has the same effect as an AppArmor
-        // profile.
+        // Root without the capabilities to ignore file modes, which has the same effect as an
+        // AppArmor profile.
         let mut command = bed.command("setpriv", Library::DropIn);
         let rights = "-dac_override,-dac_read_search";
-        command.args(["--bounding-set", rights, "--inh-caps", rights]).arg(&program).args(["a1", "1"]);
+        command
+            .args(["--bounding-set", rights, "--inh-caps", rights])
+            .arg(&program)
+            .args(["a1", "1"]);
         let output = bed.run(command.env("WIRECAP_PCAP_CONF", &configuration));
         (output.status.success(), said(&output))
     };
@@ -123,7 +130,8 @@ fn the_command_prints_the_library_that_a_program_has_loaded() {
     assert!(text.contains(&format!("signals has loaded {library}\n")), "{text}");
     assert!(text.contains("libpcap.so.0.8: a1 is captured by the engine packet\n"), "{text}");
     let text = run_on("off", &["-v"]);
-    let by_libpcap = text.lines().find(|line| line.contains("a1 is captured by the system's libpcap, /"));
+    let by_libpcap =
+        text.lines().find(|line| line.contains("a1 is captured by the system's libpcap, /"));
     assert!(by_libpcap.is_some_and(|line| line.ends_with(": WIRECAP_ENGINE is off")), "{text}");
 }
 
@@ -159,6 +167,7 @@ fn loading_the_library_allocates_no_memory() {
         said(&output)
     };
     let ours = run(Library::DropIn);
-    let expected = "before main: 0 from libpcap, 0 from others than the loader\nin pcap_create: some\n";
+    let expected =
+        "before main: 0 from libpcap, 0 from others than the loader\nin pcap_create: some\n";
     assert_eq!(ours, expected, "with libpcap: {}", run(Library::System));
 }

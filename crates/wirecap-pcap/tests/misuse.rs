@@ -72,7 +72,10 @@ fn the_sanitizers_find_nothing() {
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     all_well(&run(&compile("misuse.c", folder.path(), &flags), None, folder.path()));
     let walk = run(&compile("walk.c", folder.path(), &flags), None, folder.path());
-    assert!(walk.ends_with("gone: -1 The interface disappeared\n") && !walk.contains("ERROR"), "{walk}");
+    assert!(
+        walk.ends_with("gone: -1 The interface disappeared\n") && !walk.contains("ERROR"),
+        "{walk}"
+    );
 }
 
 /// On Debian, gcc includes the sanitizers.

@@ -12,8 +12,8 @@ const SECONDS: u64 = 4;
 
 /// How many runs each kind of handle gets: `WIRECAP_SIGNAL_SECONDS` is the duration of all of them.
 fn rounds(kinds: usize) -> u64 {
-    let whole =
-        std::env::var("WIRECAP_SIGNAL_SECONDS").map_or(0, |text| text.parse::<u64>().expect("seconds"));
+    let whole = std::env::var("WIRECAP_SIGNAL_SECONDS")
+        .map_or(0, |text| text.parse::<u64>().expect("seconds"));
     whole.div_ceil(SECONDS * kinds as u64).max(1)
 }
 
@@ -56,9 +56,17 @@ fn every_read_ends_when_a_signal_interrupts_it_at_any_moment() {
         for (library, engine) in runs {
             let bed = Bed::new();
             let mut command = bed.command(&program, library);
-            let output = bed.run(command.args(["a1", "a0", "2000", mode]).env("WIRECAP_ENGINE", engine));
-            let (found, expected) = (String::from_utf8_lossy(&output.stdout), "reads 2000, packets 1\n");
-            assert_eq!(found, expected, "{library:?} {engine} {mode}: {} {}", output.status, said(&output));
+            let output =
+                bed.run(command.args(["a1", "a0", "2000", mode]).env("WIRECAP_ENGINE", engine));
+            let found = String::from_utf8_lossy(&output.stdout);
+            let expected = "reads 2000, packets 1\n";
+            assert_eq!(
+                found,
+                expected,
+                "{library:?} {engine} {mode}: {} {}",
+                output.status,
+                said(&output)
+            );
         }
     }
 }

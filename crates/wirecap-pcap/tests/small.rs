@@ -7,7 +7,8 @@ use std::process::Command;
 use common::{Bed, Library, compile, said};
 use wirecap_testbed::privileged;
 
-/// The counters of a veth are always 0, so the program runs where other files are mounted in their place.
+/// The counters of a veth are always 0, so the program runs where other files are mounted in their
+/// place.
 #[test]
 fn packets_that_the_interface_dropped_are_counted_as_by_libpcap() {
     if !privileged() {
@@ -24,10 +25,13 @@ fn packets_that_the_interface_dropped_are_counted_as_by_libpcap() {
             copy = folder.path().join(format!("{library:?}")).display(),
         );
         let program = bed.command(&program, library);
-        let libraries =
-            program.get_envs().find_map(|(name, value)| (name == "LD_LIBRARY_PATH").then_some(value));
+        let libraries = program
+            .get_envs()
+            .find_map(|(name, value)| (name == "LD_LIBRARY_PATH").then_some(value));
         let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", "private", "sh", "-c", &script]).arg(program.get_program());
+        command
+            .args(["-m", "--propagation", "private", "sh", "-c", &script])
+            .arg(program.get_program());
         command.arg(libraries.flatten().unwrap_or_default());
         let output = bed.run(&mut command);
         assert!(output.status.success(), "{library:?}: {} {}", output.status, said(&output));
@@ -54,10 +58,9 @@ fn details_that_programs_notice_are_the_same_as_with_libpcap() {
         bed.ip("link set odd@0 up");
         bed.ip("link set odd@1 up");
         // So slow that sent frames stay in the interface's queue.
-        let slow = bed.run(
-            bed.command("tc", Library::System)
-                .args("qdisc add dev a1 root tbf rate 8kbit burst 2000 limit 10000000".split_whitespace()),
-        );
+        let slow = bed.run(bed.command("tc", Library::System).args(
+            "qdisc add dev a1 root tbf rate 8kbit burst 2000 limit 10000000".split_whitespace(),
+        ));
         assert!(slow.status.success(), "{}", said(&slow));
         let output = bed.run(bed.command(&program, library).args(["a1", "a0", "odd@0"]));
         assert!(output.status.success(), "{library:?}: {} {}", output.status, said(&output));

@@ -43,8 +43,8 @@ fn packets(file: &Path) -> Vec<(Vec<u8>, u32)> {
     packets
 }
 
-/// Sends frames of several lengths, numbered from `first` on. Every third frame has a VLAN tag, unless it is
-/// long.
+/// Sends frames of several lengths, numbered from `first` on. Every third frame has a VLAN tag,
+/// unless it is long.
 fn send(bed: &Bed, first: u64, count: u64) {
     let traffic = Traffic { sizes: Sizes::imix(), flows: 16, ..Traffic::to(&bed.pair.receiver) };
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
@@ -57,8 +57,8 @@ fn send(bed: &Bed, first: u64, count: u64) {
     }
 }
 
-/// Sends 3,000 frames to tcpdump with both libraries, and asserts that both record the same `expected`
-/// packets.
+/// Sends 3,000 frames to tcpdump with both libraries, and asserts that both record the same
+/// `expected` packets.
 fn same_packets(device: &str, arguments: &[&str], expected: u64) {
     let bed = Bed::new();
     let folder = tempfile::tempdir().unwrap();
@@ -75,13 +75,15 @@ fn same_packets(device: &str, arguments: &[&str], expected: u64) {
         assert!(std::time::Instant::now() < deadline, "packets are missing");
         std::thread::sleep(Duration::from_millis(50));
     }
-    let (theirs, ours) = (stop(system), stop(ours));
+    let theirs = stop(system);
+    let ours = stop(ours);
     let counts = format!(
         "{expected} packets captured\n{expected} packets received by filter\n0 packets dropped by kernel\n"
     );
     assert!(theirs.ends_with(&counts), "{theirs}");
     assert!(ours.ends_with(&counts), "{ours}");
-    let (theirs, ours) = (packets(&files[0]), packets(&files[1]));
+    let theirs = packets(&files[0]);
+    let ours = packets(&files[1]);
     assert_eq!(ours.len() as u64, expected);
     let differs = ours.iter().zip(&theirs).position(|(ours, theirs)| ours != theirs);
     assert_eq!(differs, None, "the first packet that differs");
@@ -142,7 +144,8 @@ fn tcpdump_captures_on_the_engine_xdp() {
     send(&bed, 0, 300);
     let text = said(&finish(child));
     assert!(text.contains("200 packets captured"), "{text}");
-    let stamps: Vec<u64> = packets(&file).iter().map(|(data, _)| Stamp::of(data).unwrap().sequence).collect();
+    let stamps: Vec<u64> =
+        packets(&file).iter().map(|(data, _)| Stamp::of(data).unwrap().sequence).collect();
     let expected: Vec<u64> = (0..300).filter(|n| n % 3 != 0 || is_long(*n)).take(200).collect();
     assert_eq!(stamps, expected);
 }

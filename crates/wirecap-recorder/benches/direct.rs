@@ -1,8 +1,9 @@
-//! Direct I/O or the page cache, from small or huge pages of memory: writes of 1, 2 and 4 MiB with a sync every
-//! 256 MiB, to a file on the disk of the target directory. The recorder makes direct writes of 2 MiB from huge pages.
-//! CPU time is that of this process, and of the whole machine, whose kernel threads write the page cache to the
-//! disk: run it on an idle machine. `WIRECAP_DIRECT_MIB`: the size of a file in MiB, 2048 by default;
-//! `WIRECAP_DIRECT_ROUNDS`: the number of rounds, 5 by default.
+//! Direct I/O or the page cache, from small or huge pages of memory: writes of 1, 2 and 4 MiB with
+//! a sync every 256 MiB, to a file on the disk of the target directory. The recorder makes direct
+//! writes of 2 MiB from huge pages. CPU time is that of this process, and of the whole machine,
+//! whose kernel threads write the page cache to the disk: run it on an idle machine.
+//! `WIRECAP_DIRECT_MIB`: the size of a file in MiB, 2048 by default; `WIRECAP_DIRECT_ROUNDS`: the
+//! number of rounds, 5 by default.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -65,8 +66,14 @@ fn process_seconds() -> f64 {
 /// Time for which processors of this machine were busy. The kernel counts hundredths of a second.
 fn machine_seconds() -> f64 {
     let text = fs::read_to_string("/proc/stat").expect("procfs is mounted");
-    let fields: Vec<f64> =
-        text.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
+    let fields: Vec<f64> = text
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .flat_map(str::parse)
+        .collect();
     // user, nice, system, irq, softirq
     [0, 1, 2, 5, 6].map(|field| fields[field]).iter().sum::<f64>() / 100.0
 }
@@ -78,7 +85,9 @@ fn write(path: &Path, page: &[u8], mib: usize, is_direct: bool) -> io::Result<Co
         options.custom_flags(OFlags::DIRECT.bits().cast_signed());
     }
     let mut file: File = options.open(path)?;
-    let (begun, process, machine) = (Instant::now(), process_seconds(), machine_seconds());
+    let begun = Instant::now();
+    let process = process_seconds();
+    let machine = machine_seconds();
     let page_mib = page.len() / MIB;
     for written in (0..mib).step_by(page_mib).map(|before| before + page_mib) {
         file.write_all(page)?;
@@ -107,7 +116,8 @@ fn median(costs: &[Cost], of: fn(&Cost) -> f64) -> f64 {
 }
 
 fn main() -> io::Result<()> {
-    let (mib, rounds) = (setting("WIRECAP_DIRECT_MIB", 2048), setting("WIRECAP_DIRECT_ROUNDS", 5));
+    let mib = setting("WIRECAP_DIRECT_MIB", 2048);
+    let rounds = setting("WIRECAP_DIRECT_ROUNDS", 5);
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("direct");
     let memory: Vec<MmapMut> = WAYS.iter().map(|way| way.memory()).collect::<io::Result<_>>()?;
     let mut costs: Vec<Vec<Cost>> = WAYS.iter().map(|_| Vec::new()).collect();

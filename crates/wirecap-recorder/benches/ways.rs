@@ -1,12 +1,13 @@
-//! Ways to bring packets from the cells of a pool into a file in memory: the work that no recorder can avoid, and the recorder
-//! itself. CPU time of this process per packet, medians of rounds in turns. `WIRECAP_WAYS_DIR`: a directory in memory (tmpfs),
-//! /dev/shm by default.
+//! Ways to bring packets from the cells of a pool into a file in memory: the work that no recorder
+//! can avoid, and the recorder itself. CPU time of this process per packet, medians of rounds in
+//! turns. `WIRECAP_WAYS_DIR`: a directory in memory (tmpfs), /dev/shm by default.
 //!
-//! The packets are in cells of 2 KiB, together larger than the processor's caches, as after a burst. `written` writes as
-//! many bytes from a page that stays in the cache: the kernel's part, which every recorder has. `copied`
-//! is the recorder's way: copy packets to a page of 256 KiB, write the page. `mapped` copies them to mapped
-//! pages of the file, which the kernel allocates in advance (`MADV_POPULATE_WRITE`). `gathered` lets the
-//! kernel copy from the cells (writev). `recorded` is a [`Recording`], with its thread for the disk.
+//! The packets are in cells of 2 KiB, together larger than the processor's caches, as after a
+//! burst. `written` writes as many bytes from a page that stays in the cache: the kernel's part,
+//! which every recorder has. `copied` is the recorder's way: copy packets to a page of 256 KiB,
+//! write the page. `mapped` copies them to mapped pages of the file, which the kernel allocates in
+//! advance (`MADV_POPULATE_WRITE`). `gathered` lets the kernel copy from the cells (writev).
+//! `recorded` is a [`Recording`], with its thread for the disk.
 
 #![allow(unsafe_code)] // mmap, and prefetching
 
@@ -20,7 +21,9 @@ use std::time::Duration;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::time::{ClockId, clock_gettime};
-use wirecap_recorder::{Compression, CutRules, Durability, Recording, Settings, StoreRules, Target};
+use wirecap_recorder::{
+    Compression, CutRules, Durability, Recording, Settings, StoreRules, Target,
+};
 use wirecap_savefile::{Format, Record, Timestamp};
 
 const PACKETS: usize = 200_000;
@@ -44,7 +47,8 @@ struct Mapped(*mut u8, usize);
 impl Mapped {
     /// On huge pages if the kernel has any.
     fn anonymous(bytes: usize) -> io::Result<Self> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, flags) }?;
         let mapped = Self(start.cast(), bytes);
@@ -55,8 +59,10 @@ impl Mapped {
 
     /// A part of a file, with all of its pages present.
     fn of_file(file: &File, offset: u64, bytes: usize) -> io::Result<Self> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address that the kernel chooses. No other process has the file.
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED;
+        // SAFETY: a new mapping at an address that the kernel chooses. No other process has the
+        // file.
         let start = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, offset) }?;
         let mapped = Self(start.cast(), bytes);
         // SAFETY: as above.
@@ -90,7 +96,10 @@ impl Envelope {
         let record = record(&data);
         let mut encoded = vec![0; format.encoded_len(&record)];
         format.encode(&record, &mut encoded);
-        let start = encoded.windows(len).position(|part| part == data).expect("the record contains its data");
+        let start = encoded
+            .windows(len)
+            .position(|part| part == data)
+            .expect("the record contains its data");
         Self { format, head: encoded[..start].to_vec(), tail: encoded[start + len..].to_vec() }
     }
 
@@ -110,7 +119,13 @@ impl Envelope {
 const TIME: Timestamp = Timestamp::from_unix_nanos(1_700_000_000_000_000_000);
 
 fn record(data: &[u8]) -> Record<'_> {
-    Record { timestamp: Some(TIME), queue: Some(0), wire_len: data.len() as u32, data, ..Record::default() }
+    Record {
+        timestamp: Some(TIME),
+        queue: Some(0),
+        wire_len: data.len() as u32,
+        data,
+        ..Record::default()
+    }
 }
 
 fn packet(cells: &[u8], number: usize, len: usize) -> &[u8] {
@@ -129,7 +144,13 @@ fn prefetch(cells: &[u8], number: usize, len: usize) {
     }
 }
 
-fn written(file: &mut File, _: &[u8], len: usize, envelope: &Envelope, page: &mut [u8]) -> io::Result<f64> {
+fn written(
+    file: &mut File,
+    _: &[u8],
+    len: usize,
+    envelope: &Envelope,
+    page: &mut [u8],
+) -> io::Result<f64> {
     let begun = process_nanos();
     let bytes = PACKETS * envelope.bytes_with(len);
     for offset in (0..bytes).step_by(PAGE_BYTES) {
@@ -161,10 +182,17 @@ fn copied(
     Ok(process_nanos() - begun)
 }
 
-fn mapped(file: &mut File, cells: &[u8], len: usize, envelope: &Envelope, _: &mut [u8]) -> io::Result<f64> {
+fn mapped(
+    file: &mut File,
+    cells: &[u8],
+    len: usize,
+    envelope: &Envelope,
+    _: &mut [u8],
+) -> io::Result<f64> {
     let begun = process_nanos();
     let bytes = envelope.bytes_with(len);
-    let (mut offset, mut used) = (0, 0);
+    let mut offset = 0;
+    let mut used = 0;
     let map = |offset: usize| {
         file.set_len((offset + PAGE_BYTES) as u64)?;
         Mapped::of_file(file, offset as u64, PAGE_BYTES)
@@ -185,7 +213,13 @@ fn mapped(file: &mut File, cells: &[u8], len: usize, envelope: &Envelope, _: &mu
     Ok(process_nanos() - begun)
 }
 
-fn gathered(file: &mut File, cells: &[u8], len: usize, envelope: &Envelope, _: &mut [u8]) -> io::Result<f64> {
+fn gathered(
+    file: &mut File,
+    cells: &[u8],
+    len: usize,
+    envelope: &Envelope,
+    _: &mut [u8],
+) -> io::Result<f64> {
     let begun = process_nanos();
     for first in (0..PACKETS).step_by(PARTS / 3) {
         let numbers = first..(first + PARTS / 3).min(PACKETS);
@@ -204,7 +238,13 @@ fn gathered(file: &mut File, cells: &[u8], len: usize, envelope: &Envelope, _: &
     Ok(process_nanos() - begun)
 }
 
-fn recorded(file: &mut File, cells: &[u8], len: usize, envelope: &Envelope, _: &mut [u8]) -> io::Result<f64> {
+fn recorded(
+    file: &mut File,
+    cells: &[u8],
+    len: usize,
+    envelope: &Envelope,
+    _: &mut [u8],
+) -> io::Result<f64> {
     let settings = Settings {
         format: envelope.format,
         head: Vec::new(),
@@ -223,11 +263,13 @@ fn recorded(file: &mut File, cells: &[u8], len: usize, envelope: &Envelope, _: &
         line: None,
     };
     let target = Target::File(file.try_clone()?, "recorded".into());
-    let mut recording = Recording::begin(settings, target, TIME, Box::new(())).map_err(io::Error::other)?;
+    let mut recording =
+        Recording::begin(settings, target, TIME, Box::new(())).map_err(io::Error::other)?;
     let begun = process_nanos(); // not before: the pages of a recording are allocated only once
     for number in 0..PACKETS {
         // As a capture does with every chunk.
-        while number % CHUNK_PACKETS == 0 && !recording.has_room(CHUNK_PACKETS * CELL_BYTES, false) {
+        while number % CHUNK_PACKETS == 0 && !recording.has_room(CHUNK_PACKETS * CELL_BYTES, false)
+        {
             recording.wait_for_room(Duration::from_micros(100)).map_err(io::Error::other)?;
         }
         prefetch(cells, number + AHEAD, len);
@@ -277,14 +319,18 @@ fn main() -> io::Result<()> {
     let path = Path::new(&folder).join(format!("wirecap-ways-{}", std::process::id()));
     let mut cells = Mapped::anonymous(PACKETS * CELL_BYTES)?;
     let mut page = vec![1; PAGE_BYTES];
-    println!("ns of CPU time per packet, medians of {ROUNDS} rounds in turns (range), ratio to copied pcap");
+    println!(
+        "ns of CPU time per packet, medians of {ROUNDS} rounds in turns (range), ratio to copied pcap"
+    );
     for len in LENGTHS {
         let formats = [("pcap", Format::Pcap), ("pcapng", Format::Pcapng)];
         let mut costs: Vec<Vec<f64>> = vec![Vec::new(); formats.len() * WAYS.len()];
         // The first round makes the memory present.
         for round in 0..=ROUNDS {
-            for (place, (way, format)) in
-                WAYS.iter().flat_map(|(_, way)| formats.map(|(_, format)| (way, format))).enumerate()
+            for (place, (way, format)) in WAYS
+                .iter()
+                .flat_map(|(_, way)| formats.map(|(_, format)| (way, format)))
+                .enumerate()
             {
                 let cost = measure(*way, &path, cells.bytes(), &mut page, len, format)?;
                 if round > 0 {
@@ -294,7 +340,8 @@ fn main() -> io::Result<()> {
         }
         costs.iter_mut().for_each(|costs| costs.sort_by(f64::total_cmp));
         let first = costs[0][ROUNDS / 2];
-        let names = WAYS.iter().flat_map(|(way, _)| formats.map(|(format, _)| format!("{way}, {format}")));
+        let names =
+            WAYS.iter().flat_map(|(way, _)| formats.map(|(format, _)| format!("{way}, {format}")));
         for (name, costs) in names.zip(&costs) {
             let median = costs[ROUNDS / 2];
             println!(

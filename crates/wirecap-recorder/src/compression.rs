@@ -1,5 +1,5 @@
-//! Compression of files. Pages are compressed independently, so the part of a file that is already written
-//! can be read, and any page without the others.
+//! Compression of files. Pages are compressed independently, so the part of a file that is already
+//! written can be read, and any page without the others.
 //!
 //! The level drops with the number of pages that wait for a compressor, from Zstandard's level 3
 //! through 1 and -5 to stored blocks, which are not compressed. A slow disk does not change the
@@ -42,7 +42,8 @@ impl Compression {
         }
     }
 
-    /// Checks that the extension is not that of another compressor: a file of that name would not be compressed.
+    /// Checks that the extension is not that of another compressor: a file of that name would not
+    /// be compressed.
     ///
     /// # Errors
     ///
@@ -60,8 +61,8 @@ impl Compression {
     }
 }
 
-/// The format selected by a file name's extension, ignoring that of the compression: pcap for `.pcap`,
-/// otherwise pcapng.
+/// The format selected by a file name's extension, ignoring that of the compression: pcap for
+/// `.pcap`, otherwise pcapng.
 pub fn format_of(path: &Path) -> Format {
     let plain = match Compression::of(path) {
         Compression::None => path.to_owned(),
@@ -73,8 +74,8 @@ pub fn format_of(path: &Path) -> Format {
     }
 }
 
-/// The compression level: the more pages wait for a compressor, the lower the level. At the lowest level,
-/// pages are stored uncompressed.
+/// The compression level: the more pages wait for a compressor, the lower the level. At the lowest
+/// level, pages are stored uncompressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Effort {
     Full,
@@ -137,6 +138,7 @@ impl Compressor {
                 _ => zstandard.blocks(bytes, effort)?,
             };
             page.extend(paged::mark(bytes));
+
             #[cfg(sabotage)]
             if crate::sabotage::is("frame-per-page") {
                 page.splice(..0, paged::HEAD);
@@ -148,7 +150,8 @@ impl Compressor {
         }
         Ok(match self.compression {
             Compression::Gzip => {
-                let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::new(effort.gzip()));
+                let mut encoder =
+                    GzEncoder::new(Vec::new(), flate2::Compression::new(effort.gzip()));
                 encoder.write_all(bytes)?;
                 Some(encoder.finish()?)
             }
@@ -159,9 +162,10 @@ impl Compressor {
 
 /// Compresses pages into blocks that refer to no earlier page.
 ///
-/// This is what the library's threads do with the jobs of a frame, if these have no bytes in common: each job begins without
-/// tables, window and repeated offsets. So this is a frame without an end, and each page is a job of it. (A frame per page
-/// would have blocks that refer to the offsets that each frame begins with, which are others in the middle of a frame.)
+/// This is what the library's threads do with the jobs of a frame, if these have no bytes in
+/// common: each job begins without tables, window and repeated offsets. So this is a frame without
+/// an end, and each page is a job of it. (A frame per page would have blocks that refer to the
+/// offsets that each frame begins with, which are others in the middle of a frame.)
 struct PageEncoder {
     context: CCtx<'static>,
     effort: Effort,
@@ -173,9 +177,11 @@ const WORKERS: u32 = 2;
 impl PageEncoder {
     fn new() -> io::Result<Self> {
         let mut context = CCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
+
         for parameter in [
             CParameter::CompressionLevel(Effort::Full.zstandard()),
-            // One compresses, and the other has returned from the page before: the library does not wait for a thread, it tries again.
+            // One compresses, and the other has returned from the page before: the library does not
+            // wait for a thread, it tries again.
             CParameter::NbWorkers(WORKERS),
             CParameter::JobSize(FRAME_BYTES as u32),
             // No overlap of jobs.
@@ -184,14 +190,18 @@ impl PageEncoder {
         ] {
             context.set_parameter(parameter).map_err(failed)?;
         }
+
         let mut this = Self { context, effort: Effort::Full };
-        // The first job has the frame's head. The others go once round the library's buffer of input, which has room for
-        // a window or its threads' jobs, and for two jobs: a recording allocates nothing later.
+
+        // The first job has the frame's head. The others go once round the library's buffer of
+        // input, which has room for a window or its threads' jobs, and for two jobs: a recording
+        // allocates nothing later.
         let nothing = vec![0; FRAME_BYTES];
         let jobs = (1_usize << paged::WINDOW_LOG).div_ceil(FRAME_BYTES).max(WORKERS as usize) + 2;
         for _ in 0..=jobs {
             this.blocks(&nothing, Effort::Full)?;
         }
+
         Ok(this)
     }
 
@@ -201,13 +211,18 @@ impl PageEncoder {
             self.context.set_parameter(level).map_err(failed)?;
             self.effort = effort;
         }
+
         let mut blocks = Vec::with_capacity(compress_bound(bytes.len()));
         let mut input = InBuffer::around(bytes);
+
         loop {
             let len = blocks.len();
             blocks.reserve(paged::BLOCK_BYTES_MAX);
+
             let mut output = OutBuffer::around_pos(&mut blocks, len);
-            // With the page at once: the library does not wait for its thread if more input may follow.
+
+            // With the page at once: the library does not wait for its thread if more input may
+            // follow.
             let flush = ZSTD_EndDirective::ZSTD_e_flush;
             if self.context.compress_stream2(&mut output, &mut input, flush).map_err(failed)? == 0 {
                 return Ok(blocks);
@@ -237,7 +252,8 @@ pub(crate) struct Frame {
     checksum: Checksum,
 }
 
-/// The bytes after a page with which the file is complete; they are replaced by the next page. Empty, except for Zstandard.
+/// The bytes after a page with which the file is complete; they are replaced by the next page.
+/// Empty, except for Zstandard.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FrameEnd(Option<[u8; paged::END_BYTES]>);
 
@@ -307,7 +323,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// The bytes with which each part begins, or those with which it ends. A gzip member has no name and no time here.
+    /// The bytes with which each part begins, or those with which it ends. A gzip member has no
+    /// name and no time here.
     fn is_sign(self, bytes: &[u8]) -> bool {
         match self {
             Self::GzipMembers => bytes.starts_with(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0]),
@@ -321,6 +338,7 @@ impl Kind {
 pub(crate) fn whole_parts(file: &File, compression: Compression) -> io::Result<Option<Whole>> {
     let mut rest = BufReader::new(file);
     rest.rewind()?;
+
     let kind = match compression {
         Compression::None => return Ok(None),
         Compression::Gzip => Kind::GzipMembers,
@@ -335,13 +353,16 @@ pub(crate) fn whole_parts(file: &File, compression: Compression) -> io::Result<O
     while let Some(compressed) = next_frame(&mut rest, kind, &mut contents)? {
         bytes += compressed as u64;
     }
+
     Ok((bytes > 0).then_some(Whole { bytes, end: FrameEnd(None), kind }))
 }
 
 fn whole_pages(source: BufReader<&File>) -> io::Result<Option<Whole>> {
     let mut pages = Pages::of_frame(source)?;
     let mut whole = 0;
-    let (mut checksum, mut open) = (Checksum::default(), Checksum::default());
+    let mut checksum = Checksum::default();
+    let mut open = Checksum::default();
+
     loop {
         match pages.next_block() {
             Ok(Found::Block) => open.add(pages.block()),
@@ -354,21 +375,24 @@ fn whole_pages(source: BufReader<&File>) -> io::Result<Option<Whole>> {
             Ok(Found::EndOfFrame | Found::EndOfSource) | Err(_) => break,
         }
     }
+
     let end = FrameEnd(Some(checksum.end()));
     let bytes = paged::HEAD.len() as u64 + whole;
     Ok((whole > 0).then_some(Whole { bytes, end, kind: Kind::Pages }))
 }
 
 impl Whole {
-    /// Whether the part of the file from its last complete part to `written` is the beginning of another one or of the bytes at
-    /// the end, or is empty.
+    /// Whether the part of the file from its last complete part to `written` is the beginning of
+    /// another one or of the bytes at the end, or is empty.
     pub(crate) fn is_torn_after(&self, mut file: &File, written: u64) -> io::Result<bool> {
         let part = self.bytes..written;
         if part.start >= part.end {
             return Ok(true);
         }
+
         file.seek(SeekFrom::Start(part.start))?;
         let mut rest = BufReader::new(file.take(part.end - part.start));
+
         if self.kind == Kind::Frames {
             let buffered = rest.fill_buf()?;
             let common = buffered.len().min(TABLE_HEAD.len());
@@ -376,9 +400,14 @@ impl Whole {
                 return Ok(true);
             }
         }
+
         let read = match self.kind {
-            Kind::GzipMembers => io::copy(&mut flate2::bufread::GzDecoder::new(rest), &mut io::sink()),
-            Kind::Frames => io::copy(&mut zstd::Decoder::with_buffer(rest)?.single_frame(), &mut io::sink()),
+            Kind::GzipMembers => {
+                io::copy(&mut flate2::bufread::GzDecoder::new(rest), &mut io::sink())
+            }
+            Kind::Frames => {
+                io::copy(&mut zstd::Decoder::with_buffer(rest)?.single_frame(), &mut io::sink())
+            }
             Kind::Pages => return is_torn_page(rest),
         };
         match read {
@@ -388,11 +417,13 @@ impl Whole {
         }
     }
 
-    /// Whether another part begins or ends in the file after the last complete one, up to `written`.
+    /// Whether another part begins or ends in the file after the last complete one, up to
+    /// `written`.
     pub(crate) fn is_followed(&self, file: &File, written: u64) -> io::Result<bool> {
         const SIGN_BYTES: usize = paged::MARK_BYTES;
         let mut offset = self.bytes + 1;
         let mut buffer = vec![0; 1 << 20];
+
         loop {
             let read = read_up_to(file, &mut buffer, offset)?;
             let read = read.min(written.saturating_sub(offset) as usize);
@@ -402,13 +433,15 @@ impl Whole {
             if read < buffer.len() {
                 return Ok(false);
             }
+
             // It may begin in this part and end in the next one.
             offset += (read - SIGN_BYTES + 1) as u64;
         }
     }
 }
 
-/// Whether these bytes, which follow a page, are the beginning of a page, or the end of the frame or its beginning.
+/// Whether these bytes, which follow a page, are the beginning of a page, or the end of the frame
+/// or its beginning.
 fn is_torn_page(rest: impl Read) -> io::Result<bool> {
     let mut pages = Pages::within(rest, zstd::stream::raw::Decoder::new()?)?;
     loop {
@@ -437,19 +470,27 @@ fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> 
 /// The magic number of the skippable frame with the table of frames.
 const TABLE_HEAD: [u8; 4] = 0x184d_2a5e_u32.to_le_bytes();
 
-/// Decompresses the next frame or member into `bytes`. Returns its compressed length, or `None` if the rest does not begin with
-/// a complete one.
-fn next_frame(file: &mut BufReader<&File>, kind: Kind, bytes: &mut Vec<u8>) -> io::Result<Option<usize>> {
+/// Decompresses the next frame or member into `bytes`. Returns its compressed length, or `None` if
+/// the rest does not begin with a complete one.
+fn next_frame(
+    file: &mut BufReader<&File>,
+    kind: Kind,
+    bytes: &mut Vec<u8>,
+) -> io::Result<Option<usize>> {
     bytes.clear();
     let begin = file.stream_position()?;
     let limit = FRAME_BYTES_MAX as u64;
+
     let read = match kind {
-        Kind::GzipMembers => flate2::bufread::GzDecoder::new(&mut *file).take(limit).read_to_end(bytes),
+        Kind::GzipMembers => {
+            flate2::bufread::GzDecoder::new(&mut *file).take(limit).read_to_end(bytes)
+        }
         Kind::Frames | Kind::Pages => {
             zstd::Decoder::with_buffer(&mut *file)?.single_frame().take(limit).read_to_end(bytes)
         }
     };
     let end = file.stream_position()?;
+
     match read {
         Ok(count) if count > 0 && count < FRAME_BYTES_MAX => Ok(Some((end - begin) as usize)),
         // An error of the file, not of the decompressor.
@@ -458,8 +499,8 @@ fn next_frame(file: &mut BufReader<&File>, kind: Kind, bytes: &mut Vec<u8>) -> i
     }
 }
 
-/// Limit of a frame's decompressed length. A frame contains a page, or the bytes before or after the packets
-/// of a file.
+/// Limit of a frame's decompressed length. A frame contains a page, or the bytes before or after
+/// the packets of a file.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 
 /// A file that is compressed as it is written, for a [`Writer`](wirecap_savefile::Writer).
@@ -479,7 +520,8 @@ impl CompressedSink {
     ///
     /// If the compressor cannot allocate memory.
     pub fn new(file: File, name: String, compression: Compression) -> io::Result<Self> {
-        let (compressor, frame) = (Compressor::new(compression)?, Frame::new(compression));
+        let compressor = Compressor::new(compression)?;
+        let frame = Frame::new(compression);
         Ok(Self { file, name, compressor, frame, end: FrameEnd::default(), bytes: 0 })
     }
 }
@@ -543,16 +585,19 @@ mod tests {
             };
             let pages: Vec<(Vec<u8>, usize)> = pages.iter().map(page).collect();
             const EFFORTS: [Effort; 4] = [Effort::Full, Effort::Less, Effort::Little, Effort::None];
+
             for compression in [Compression::Gzip, Compression::Zstandard] {
                 let mut compressor = Compressor::new(compression).unwrap();
                 let mut frames: Vec<Vec<u8>> = Vec::new();
                 for (page, effort) in &pages {
                     frames.push(compressor.compress(page, EFFORTS[*effort]).unwrap().unwrap());
                 }
+
                 let mut frame = Frame::new(compression);
                 let head = frame.begin();
                 let ends: Vec<FrameEnd> = pages.iter().map(|(page, _)| frame.add(page)).collect();
                 let all = [head, &frames.concat()[..], ends.last().unwrap().bytes()].concat();
+
                 let decoded = match compression {
                     Compression::Zstandard => zstd::decode_all(&all[..]).unwrap(),
                     _ => {
@@ -563,17 +608,21 @@ mod tests {
                 };
                 let expected: Vec<u8> = pages.iter().flat_map(|(page, _)| page.clone()).collect();
                 prop_assert!(decoded == expected);
+
                 let mut file = tempfile::tempfile().unwrap();
                 let kept = all.len().saturating_sub(torn);
                 file.write_all(&all[..kept]).unwrap();
                 file.rewind().unwrap();
+
                 let mut whole = head.len();
+
                 for frame in &frames {
                     if whole + frame.len() > kept {
                         break;
                     }
                     whole += frame.len();
                 }
+
                 let found = whole_parts(&file, compression).unwrap();
                 prop_assert_eq!(found.map_or(head.len() as u64, |whole| whole.bytes), whole as u64);
             }

@@ -46,20 +46,27 @@ impl Compressors {
         returned: impl Fn(Page) + Clone + Send + 'static,
     ) -> io::Result<Self> {
         let (jobs, inbox) = mpsc::channel::<Job>();
-        let (inbox, waiting) = (Arc::new(Mutex::new(inbox)), Arc::new(AtomicUsize::new(0)));
+        let inbox = Arc::new(Mutex::new(inbox));
+        let waiting = Arc::new(AtomicUsize::new(0));
         let mut threads = Vec::new();
+
         for _ in 0..count {
             let mut compressor = Compressor::new(compression)?;
-            let (inbox, waiting, returned) = (Arc::clone(&inbox), Arc::clone(&waiting), returned.clone());
+            let inbox = Arc::clone(&inbox);
+            let waiting = Arc::clone(&waiting);
+            let returned = returned.clone();
+
             let work = move || {
                 loop {
                     let job = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Job { page, end, done }) = job else { return };
                     let effort = Effort::of(waiting.load(Ordering::Relaxed), count);
                     let output = compressor.compress(page.bytes(), effort);
+
                     waiting.fetch_sub(1, Ordering::Relaxed);
                     let packets = page.packets;
                     returned(page);
+
                     // Fails if the writer has failed and ended.
                     let _ = done.send(output.map(|output| Compressed {
                         output: output.unwrap_or_default(),
@@ -70,6 +77,7 @@ impl Compressors {
             };
             threads.push(thread::Builder::new().name("compressor".to_owned()).spawn(work)?);
         }
+
         Ok(Self { jobs: Some(jobs), threads, pending: VecDeque::new(), waiting })
     }
 
@@ -126,13 +134,17 @@ mod tests {
             let (returned, pages) = mpsc::sync_channel(0);
             let give_back = move |page: Page| returned.send(page).expect("the test takes all");
             let mut compressors = Compressors::start(compression, 1, give_back).unwrap();
+
             for number in 0..PAGES {
                 let mut page = Page::new(FRAME_BYTES, true).unwrap();
                 page.reserve(FRAME_BYTES).unwrap().fill(number as u8);
                 compressors.push(page, FrameEnd::default());
             }
-            (0..PAGES).for_each(|number| assert_eq!(pages.recv().unwrap().bytes()[0], number as u8));
+
+            (0..PAGES)
+                .for_each(|number| assert_eq!(pages.recv().unwrap().bytes()[0], number as u8));
             let mut compressed = Vec::new();
+
             while let Some(Compressed { output, .. }) = compressors.pop().unwrap() {
                 let mut decompressed: Box<dyn Read> = match compression {
                     Compression::Gzip => Box::new(flate2::read::GzDecoder::new(&output[..])),
@@ -144,9 +156,12 @@ mod tests {
                 assert_eq!(usize::from(page[0]), compressed.len(), "{compression:?}");
                 compressed.push(output.len());
             }
-            // The first page was begun at an unknown moment. For the second one 12 others wait, for the last one none.
+
+            // The first page was begun at an unknown moment. For the second one 12 others wait, for
+            // the last one none.
             assert_eq!(compressed.len(), PAGES);
-            let is_as_expected = compressed[1] >= FRAME_BYTES && compressed[PAGES - 1] < FRAME_BYTES / 100;
+            let is_as_expected =
+                compressed[1] >= FRAME_BYTES && compressed[PAGES - 1] < FRAME_BYTES / 100;
             assert!(is_as_expected, "{compression:?}: {compressed:?}");
         }
     }

@@ -16,8 +16,8 @@ use std::time::Duration;
 pub struct Period {
     /// Its length; in whole seconds if it is aligned.
     pub length: Duration,
-    /// If true, files begin at multiples of the length on the local clock: daily files begin at midnight.
-    /// Otherwise periods are counted from the beginning of the first file.
+    /// If true, files begin at multiples of the length on the local clock: daily files begin at
+    /// midnight. Otherwise periods are counted from the beginning of the first file.
     pub is_aligned: bool,
 }
 
@@ -57,13 +57,13 @@ pub struct Cutter {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Packets of several rings arrive in turns: those of a ring that was not read for a while have earlier times. They belong to
-/// the current file, even if its period is shorter than their delay.
+/// Packets of several rings arrive in turns: those of a ring that was not read for a while have
+/// earlier times. They belong to the current file, even if its period is shorter than their delay.
 const LATE_NANOS: u64 = 10 * SECOND;
 
 impl Cutter {
-    /// Applies these rules. `utc_offset` returns the seconds by which the local clock is ahead of UTC at a
-    /// time in seconds since the epoch.
+    /// Applies these rules. `utc_offset` returns the seconds by which the local clock is ahead of
+    /// UTC at a time in seconds since the epoch.
     pub fn new(rules: CutRules, utc_offset: fn(i64) -> i64) -> Self {
         Self {
             rules,
@@ -79,27 +79,34 @@ impl Cutter {
 
     /// Applies these rules from the next file on.
     pub fn set_rules(&mut self, rules: CutRules) {
-        *self = Self { origin: self.origin, times: self.times.clone(), ..Self::new(rules, self.utc_offset) };
+        *self = Self {
+            origin: self.origin,
+            times: self.times.clone(),
+            ..Self::new(rules, self.utc_offset)
+        };
     }
 
-    /// Begins a file at `nanos` (since the epoch), with `head_bytes` before its first packet and `tail_bytes`
-    /// after its last.
+    /// Begins a file at `nanos` (since the epoch), with `head_bytes` before its first packet and
+    /// `tail_bytes` after its last.
     pub fn open(&mut self, nanos: u64, head_bytes: u64, tail_bytes: u64) {
         let origin = *self.origin.get_or_insert(nanos);
         (self.bytes, self.packets) = (head_bytes + tail_bytes, 0);
-        self.times = self.rules.period.map_or(0..u64::MAX, |period| self.slot(period, nanos, origin));
+        self.times =
+            self.rules.period.map_or(0..u64::MAX, |period| self.slot(period, nanos, origin));
     }
 
-    /// Whether a new file must begin before a packet with this time that takes this many bytes in the file.
+    /// Whether a new file must begin before a packet with this time that takes this many bytes in
+    /// the file.
     #[inline]
     pub fn is_cut_before(&self, nanos: u64, bytes: u64) -> bool {
         self.is_over(nanos)
-            || self.packets > 0 && (self.bytes + bytes > self.bytes_max || self.packets >= self.packets_max)
+            || self.packets > 0
+                && (self.bytes + bytes > self.bytes_max || self.packets >= self.packets_max)
     }
 
-    /// Whether a packet with this time is outside the file's period. A time in the period before the file's, or up to ten
-    /// seconds before it, is treated as reordering; an earlier one means that the clock was set back, and ends the file,
-    /// too.
+    /// Whether a packet with this time is outside the file's period. A time in the period before
+    /// the file's, or up to ten seconds before it, is treated as reordering; an earlier one means
+    /// that the clock was set back, and ends the file, too.
     #[inline]
     pub fn is_over(&self, nanos: u64) -> bool {
         #[cfg(sabotage)]
@@ -109,7 +116,8 @@ impl Cutter {
         self.has_ended(nanos) || nanos < self.times.start
     }
 
-    /// Whether the file's period has ended at this time. A clock that lags behind the packets says nothing else.
+    /// Whether the file's period has ended at this time. A clock that lags behind the packets says
+    /// nothing else.
     #[inline]
     pub fn has_ended(&self, nanos: u64) -> bool {
         nanos >= self.times.end
@@ -133,7 +141,10 @@ impl Cutter {
         let (start, end) = if period.is_aligned {
             let seconds = (nanos / SECOND).cast_signed();
             let (start, end) = self.aligned(seconds, (length / SECOND).max(1).cast_signed());
-            (start.max(0).cast_unsigned() * SECOND, end.max(0).cast_unsigned().saturating_mul(SECOND))
+            (
+                start.max(0).cast_unsigned() * SECOND,
+                end.max(0).cast_unsigned().saturating_mul(SECOND),
+            )
         } else {
             let start = match nanos.checked_sub(origin) {
                 Some(since) => origin + since / length * length,
@@ -144,14 +155,16 @@ impl Cutter {
         start.saturating_sub(length.max(LATE_NANOS))..end
     }
 
-    /// The beginning and end, in seconds of UTC, of the local clock's period that contains this time. A
-    /// period is longer or shorter by the amount by which the local clock is changed during it.
+    /// The beginning and end, in seconds of UTC, of the local clock's period that contains this
+    /// time. A period is longer or shorter by the amount by which the local clock is changed during
+    /// it.
     fn aligned(&self, seconds: i64, length: i64) -> (i64, i64) {
         #[cfg(sabotage)]
         if crate::sabotage::is("days-of-utc") {
             let start = seconds - seconds.rem_euclid(length);
             return (start, start + length);
         }
+
         let period_of = |seconds: i64| (seconds + (self.utc_offset)(seconds)).div_euclid(length);
         let present = period_of(seconds);
         let local = seconds + (self.utc_offset)(seconds);
@@ -163,6 +176,7 @@ impl Cutter {
         if goes_on || is_over {
             end -= ahead;
         }
+
         (start, end)
     }
 }
@@ -190,7 +204,8 @@ mod tests {
 
     #[test]
     fn a_file_has_at_least_one_packet_and_keeps_its_limits() {
-        let mut cutter = cutter(CutRules { bytes: Some(1000), packets: Some(3), ..CutRules::default() });
+        let mut cutter =
+            cutter(CutRules { bytes: Some(1000), packets: Some(3), ..CutRules::default() });
         cutter.open(0, 100, 50);
         assert!(!cutter.is_cut_before(0, 5000), "one packet in any case");
         cutter.add(500);
@@ -232,30 +247,41 @@ mod tests {
         assert!(cutter.is_over(89 * SECOND), "the clock was set back");
         cutter.open(50 * SECOND, 0, 0);
         assert!(!cutter.is_over(50 * SECOND) && !cutter.is_over(60 * SECOND - 1), "its period");
-        assert!(cutter.is_over(60 * SECOND) && cutter.is_over(39 * SECOND), "the end of its period");
+        assert!(
+            cutter.is_over(60 * SECOND) && cutter.is_over(39 * SECOND),
+            "the end of its period"
+        );
     }
 
-    /// Three rings, whose packets come up to two seconds late, and a clock that lags two seconds behind them.
+    /// Three rings, whose packets come up to two seconds late, and a clock that lags two seconds
+    /// behind them.
     #[test]
     fn a_period_of_any_length_has_one_file() {
         const STEP: u64 = SECOND / 10;
         const LATE: u64 = 2 * SECOND;
-        for seconds in [1, 2, 3, 5, 7, 10, 15, 30, 60, 90, 300, 600, 900, 3600, 7200, 21_600, 43_200, 86_400]
+
+        for seconds in
+            [1, 2, 3, 5, 7, 10, 15, 30, 60, 90, 300, 600, 900, 3600, 7200, 21_600, 43_200, 86_400]
         {
             for is_aligned in [true, false] {
                 let period = Period { length: Duration::from_secs(seconds), is_aligned };
                 let mut cutter = cutter(CutRules { period: Some(period), ..CutRules::default() });
+
                 // A multiple of the period on the local clock, which is two hours ahead of UTC.
                 let begin = ((150 * 86_400 + 7200) / seconds * seconds - 7200) * SECOND;
+
                 // Long periods have fewer steps, or the test would take long.
                 let step = STEP * seconds.div_ceil(60);
-                let (mut files, mut is_open) = (0, false);
+                let mut files = 0;
+                let mut is_open = false;
+
                 for now in (begin..begin + 20 * seconds * SECOND).step_by(step as usize) {
                     for late in [0, LATE / 3, LATE] {
                         let nanos = now - late;
                         if is_open && cutter.is_cut_before(nanos, 60) {
                             is_open = false;
                         }
+
                         if !is_open {
                             cutter.open(nanos, 0, 0);
                             (files, is_open) = (files + 1, true);
@@ -264,6 +290,7 @@ mod tests {
                     }
                     is_open &= !cutter.has_ended(now - LATE);
                 }
+
                 assert_eq!(files, 20, "{seconds} s, aligned: {is_aligned}");
             }
         }
@@ -282,7 +309,8 @@ mod tests {
     #[test]
     fn a_period_that_is_not_aligned_may_have_a_fraction_of_a_second() {
         let period = Period { length: Duration::from_millis(1500), is_aligned: false };
-        let mut cutter = Cutter::new(CutRules { period: Some(period), ..CutRules::default() }, summer_time);
+        let mut cutter =
+            Cutter::new(CutRules { period: Some(period), ..CutRules::default() }, summer_time);
         cutter.open(10 * SECOND, 0, 0);
         cutter.add(1);
         assert!(!cutter.is_over(11_499_999_999) && cutter.is_over(11_500_000_000));
@@ -315,8 +343,10 @@ mod tests {
             let (start, end) = cutter.aligned(seconds, length);
             prop_assert!(start <= seconds && seconds < end, "{} {} {}", start, seconds, end);
             prop_assert!(end - start <= length + 3600);
+
             let period_of = |seconds: i64| (seconds + summer_time(seconds)).div_euclid(length);
             prop_assert_ne!(period_of(seconds), period_of(end));
+
             // In the hour that the clock repeats, shorter periods occur twice.
             if length >= 7200 {
                 prop_assert_eq!(period_of(seconds), period_of(end - 1));

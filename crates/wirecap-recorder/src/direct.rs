@@ -1,7 +1,7 @@
-//! Direct I/O (open(2), `O_DIRECT`): the disk reads a page's whole blocks from the memory of the page. The
-//! blocks are not copied to the page cache, and no kernel thread has to write them back. The incomplete
-//! blocks at both ends of a page go through the page cache; a block is never written in both ways, so no
-//! write waits for another.
+//! Direct I/O (open(2), `O_DIRECT`): the disk reads a page's whole blocks from the memory of the
+//! page. The blocks are not copied to the page cache, and no kernel thread has to write them back.
+//! The incomplete blocks at both ends of a page go through the page cache; a block is never written
+//! in both ways, so no write waits for another.
 //!
 //! It is used for files without compression where statx(2) reports its alignment, which ext4 and
 //! XFS do from Linux 6.1. A GiB takes 1,702 ms of the process's CPU time through the page cache,
@@ -22,14 +22,15 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, statx};
 use rustix::io::Errno;
 
-/// The alignment in file and memory: a page of the page cache, and at least a block of the file system.
+/// The alignment in file and memory: a page of the page cache, and at least a block of the file
+/// system.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
 /// For fewer bytes, the page cache is cheaper than a direct write.
 const BYTES_MIN: usize = 128 << 10;
 
-/// A disk that takes longer than this for a MiB writes less than 250 MiB/s. The page cache then accepts
-/// bursts faster.
+/// A disk that takes longer than this for a MiB writes less than 250 MiB/s. The page cache then
+/// accepts bursts faster.
 const SLOW: Duration = Duration::from_millis(4);
 
 /// Decides which pages are written directly.
@@ -39,7 +40,8 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// Whether direct I/O is possible: the file system reports its alignment. Only kernels from 6.1 do.
+    /// Whether direct I/O is possible: the file system reports its alignment. Only kernels from 6.1
+    /// do.
     pub(crate) fn is_possible(file: &File) -> bool {
         statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).is_ok_and(|status| {
             let is_fine = |bytes: u32| (1..=BLOCK_BYTES).contains(&(bytes as usize));
@@ -49,9 +51,9 @@ impl Direct {
         })
     }
 
-    /// Writes all `bytes`, which belong at `offset` of the file, its current end. `written` counts those that
-    /// are written, also if this fails. If `is_behind`, many pages wait, and a disk that was slow is written
-    /// through the page cache.
+    /// Writes all `bytes`, which belong at `offset` of the file, its current end. `written` counts
+    /// those that are written, also if this fails. If `is_behind`, many pages wait, and a disk that
+    /// was slow is written through the page cache.
     pub(crate) fn write_all(
         &mut self,
         file: &mut File,
@@ -63,21 +65,33 @@ impl Direct {
         self.is_slow &= is_behind;
         let first = (offset.next_multiple_of(BLOCK_BYTES as u64) - offset) as usize;
         let blocks = bytes.len().saturating_sub(first) / BLOCK_BYTES * BLOCK_BYTES;
-        if blocks < BYTES_MIN || self.is_slow || !bytes[first..].as_ptr().addr().is_multiple_of(BLOCK_BYTES) {
+
+        if blocks < BYTES_MIN
+            || self.is_slow
+            || !bytes[first..].as_ptr().addr().is_multiple_of(BLOCK_BYTES)
+        {
             return write_cached(file, bytes, written);
         }
+
         write_cached(file, &bytes[..first], written)?;
         let begun = Instant::now();
         let count = write_direct(file, &bytes[first..first + blocks])?;
+
         self.is_slow = begun.elapsed() > SLOW.mul_f64(blocks as f64 / (1 << 20) as f64);
         *written += count;
+
         // The remainder, also of a direct write that was cut short.
         write_cached(file, &bytes[first + count..], written)
     }
 }
 
-/// Writes all bytes through the page cache. `written` counts those that are written, also if this fails.
-pub(crate) fn write_cached(file: &mut File, mut bytes: &[u8], written: &mut usize) -> io::Result<()> {
+/// Writes all bytes through the page cache. `written` counts those that are written, also if this
+/// fails.
+pub(crate) fn write_cached(
+    file: &mut File,
+    mut bytes: &[u8],
+    written: &mut usize,
+) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -92,17 +106,22 @@ pub(crate) fn write_cached(file: &mut File, mut bytes: &[u8], written: &mut usiz
     Ok(())
 }
 
-/// Makes one direct write of whole blocks. Returns the number of bytes written, 0 if the file system refuses.
+/// Makes one direct write of whole blocks. Returns the number of bytes written, 0 if the file
+/// system refuses.
 fn write_direct(file: &mut File, blocks: &[u8]) -> io::Result<usize> {
     let flags = fcntl_getfl(&*file)?;
     match fcntl_setfl(&*file, flags | OFlags::DIRECT) {
         Err(Errno::INVAL) => return Ok(0),
         outcome => outcome?,
     }
+
     let outcome = file.write(blocks);
     fcntl_setfl(&*file, flags)?;
+
     match outcome {
-        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Interrupted) => {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Interrupted) =>
+        {
             Ok(0)
         }
         outcome => outcome,
@@ -134,22 +153,28 @@ mod tests {
             let mut file = File::create_new(&path).unwrap();
             let mut direct = Direct::default();
             let mut expected: Vec<u8> = Vec::new();
+
             if !begins_aligned {
                 file.write_all(b"head").unwrap();
                 expected.extend(b"head");
             }
+
             let mut page = Page::new(PAGE_BYTES, true).unwrap();
+
             for (number, (len, other, is_behind)) in lens.into_iter().enumerate() {
                 let len = len.max(other);
                 page.start_at(expected.len() as u64, PAGE_BYTES);
+
                 let slot = page.reserve(len).unwrap();
                 slot.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 7 + number) as u8);
+
                 let mut written = 0;
                 direct.write_all(&mut file, expected.len() as u64, page.bytes(), is_behind, &mut written).unwrap();
                 prop_assert_eq!(written, len);
                 expected.extend(page.bytes());
                 page.clear();
             }
+
             prop_assert!(fs::read(&path).unwrap() == expected);
             prop_assert_eq!(file.metadata().unwrap().size(), expected.len() as u64);
         }

@@ -54,35 +54,45 @@ pub(crate) struct Earlier {
     pub(crate) next_sequence: u64,
 }
 
-/// Finds the files of a pattern. An incomplete file that a killed process left is truncated to its last whole
-/// packet and completed.
+/// Finds the files of a pattern. An incomplete file that a killed process left is truncated to its
+/// last whole packet and completed.
 pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
     let mut found: Vec<(Option<u64>, SystemTime, PathBuf, u64)> = Vec::new();
+
     for entry in fs::read_dir(pattern.directory())? {
         let entry = entry?;
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-        let Some(sequence) = pattern.sequence_of(name.strip_suffix(PART).unwrap_or(&name)) else { continue };
-        // In a shared directory, other users may create files with matching names. If these were counted
-        // against the budgets, or were locked, they would end the recording.
+        let Some(sequence) = pattern.sequence_of(name.strip_suffix(PART).unwrap_or(&name)) else {
+            continue;
+        };
+
+        // In a shared directory, other users may create files with matching names. If these were
+        // counted against the budgets, or were locked, they would end the recording.
         if !entry.file_type()?.is_file() || is_planted(&entry.path()).unwrap_or(true) {
             continue;
         }
+
         let mut path = entry.path();
+
         if name.ends_with(PART) {
             match salvage(&path)? {
                 Some(salvaged) => path = salvaged,
                 None => continue,
             }
         }
+
         let metadata = fs::symlink_metadata(&path)?;
         found.push((sequence, metadata.modified()?, path, metadata.len()));
     }
+
     // Sort by number if all files have one: changes of the clock do not affect that order.
     match found.iter().all(|(sequence, ..)| sequence.is_some()) {
         true => found.sort_by_key(|(sequence, modified, ..)| (*sequence, *modified)),
         false => found.sort_by_key(|(_, modified, ..)| *modified),
     }
-    let next_sequence = found.iter().filter_map(|(sequence, ..)| *sequence).max().map_or(0, |last| last + 1);
+
+    let next_sequence =
+        found.iter().filter_map(|(sequence, ..)| *sequence).max().map_or(0, |last| last + 1);
     let files = found.into_iter().map(|(_, _, path, bytes)| (path, bytes)).collect();
     Ok(Earlier { files, next_sequence })
 }
@@ -90,9 +100,12 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
 /// Total size of the complete files of a pattern.
 pub(crate) fn complete_bytes(pattern: &Pattern) -> io::Result<u64> {
     let mut bytes = 0;
+
     for entry in fs::read_dir(pattern.directory())? {
         let entry = entry?;
-        let is_ours = entry.file_name().to_str().is_some_and(|name| pattern.sequence_of(name).is_some());
+        let is_ours =
+            entry.file_name().to_str().is_some_and(|name| pattern.sequence_of(name).is_some());
+
         // A file that is gone meanwhile has no bytes.
         if let (true, Ok(metadata)) = (is_ours, entry.metadata())
             && metadata.is_file()
@@ -104,8 +117,8 @@ pub(crate) fn complete_bytes(pattern: &Pattern) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Fails if another process is writing files of this pattern in the directory, or if the directory cannot be
-/// read.
+/// Fails if another process is writing files of this pattern in the directory, or if the directory
+/// cannot be read.
 ///
 /// # Errors
 ///
@@ -127,7 +140,9 @@ pub fn refuse_busy(pattern: &Pattern) -> io::Result<()> {
 
 /// Opens a file; the error names it.
 fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
-    options.open(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    options
+        .open(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 fn refuse_locked(file: &File, path: &Path) -> io::Result<()> {
@@ -140,30 +155,37 @@ fn refuse_locked(file: &File, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Completes an incomplete file that no process writes: truncates an incomplete end and renames the file. An
-/// empty file is removed. A file that is not a savefile, cannot be read, or has other damage is not changed.
-/// Returns the path of the file, or `None` if it was removed.
+/// Completes an incomplete file that no process writes: truncates an incomplete end and renames the
+/// file. An empty file is removed. A file that is not a savefile, cannot be read, or has other
+/// damage is not changed. Returns the path of the file, or `None` if it was removed.
 fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
     let file = open(File::options().read(true).write(true), part)?;
     refuse_locked(&file, part)?;
+
     let path = part.to_str().and_then(|part| part.strip_suffix(PART)).map(PathBuf::from);
     let Some(path) = path.filter(|path| !path.exists()) else { return Ok(Some(part.to_owned())) };
+
     if file.metadata()?.len() == 0 {
         fs::remove_file(part)?;
         return Ok(None);
     }
+
     let end = match Compression::of(&path) {
         Compression::None => end_of_packets(&file, part),
         compression => end_of_parts(&file, compression),
     };
+
     // A file that cannot be read does not prevent a new recording.
     let Ok(Some(end)) = end else { return Ok(Some(part.to_owned())) };
     end.apply(&file)?;
+
     #[cfg(sabotage)]
     if crate::sabotage::is("salvage-without-sync") {
         return rename_to_new(part, &path).map(|()| Some(path));
     }
+
     file.sync_all()?;
+
     match rename_to_new(part, &path) {
         Ok(()) => Ok(Some(path)),
         // Another process has created a file of this name.
@@ -196,13 +218,15 @@ impl End {
     }
 }
 
-/// Finds the end of a savefile's whole packets. After it, the file may have only a packet that the process
-/// had not finished, and zeros: a file system leaves zeros where it had not written the data before a power
-/// failure. Returns `None` if the file has other damage, because packets may follow the damage.
+/// Finds the end of a savefile's whole packets. After it, the file may have only a packet that the
+/// process had not finished, and zeros: a file system leaves zeros where it had not written the
+/// data before a power failure. Returns `None` if the file has other damage, because packets may
+/// follow the damage.
 fn end_of_packets(file: &File, path: &Path) -> io::Result<Option<End>> {
     let end_at = |len| Some(End { len, bytes: FrameEnd::default() });
     let Ok(mut reader) = Reader::open(path) else { return Ok(None) };
     let format = reader.format();
+
     let end = loop {
         let before = reader.offset();
         match reader.next_record() {
@@ -210,7 +234,9 @@ fn end_of_packets(file: &File, path: &Path) -> io::Result<Option<End>> {
             Ok(Some(record)) if record.wire_len == 0 && format == Format::Pcap => break before,
             Ok(Some(_)) => {}
             Ok(None) => return Ok(end_at(file.metadata()?.len())),
-            Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) => break reader.offset(),
+            Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) => {
+                break reader.offset();
+            }
             Err(_) => return Ok(None),
         }
     };
@@ -222,8 +248,8 @@ fn end_of_packets(file: &File, path: &Path) -> io::Result<Option<End>> {
 #[derive(Debug)]
 struct Head([u8; HEAD_LEN]);
 
-/// Bytes of an enhanced packet block up to and including the captured length. The header of a pcap packet has
-/// 16 bytes.
+/// Bytes of an enhanced packet block up to and including the captured length. The header of a pcap
+/// packet has 16 bytes.
 const HEAD_LEN: usize = 24;
 /// Bytes of an enhanced packet block other than data, padding and options.
 const PACKET_BLOCK_LEN: u32 = 32;
@@ -269,10 +295,15 @@ impl Head {
     }
 }
 
-/// Whether the recorder had not finished the packet or block at `offset`: its head is incomplete, or is one
-/// that the recorder writes, with a length that extends beyond the written bytes. Otherwise the file is
-/// damaged, and packets may follow.
-fn is_unfinished(file: &File, offset: u64, format: Format, interfaces: &[Interface]) -> io::Result<bool> {
+/// Whether the recorder had not finished the packet or block at `offset`: its head is incomplete,
+/// or is one that the recorder writes, with a length that extends beyond the written bytes.
+/// Otherwise the file is damaged, and packets may follow.
+fn is_unfinished(
+    file: &File,
+    offset: u64,
+    format: Format,
+    interfaces: &[Interface],
+) -> io::Result<bool> {
     let written = written_len(file)?;
     let mut head = Head([0; HEAD_LEN]);
     let needed = if format == Format::Pcap { 16 } else { HEAD_LEN };
@@ -299,13 +330,14 @@ fn written_len(file: &File) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Like [`end_of_packets`], for a compressed file; each frame or page contains whole packets. The bytes after the
-/// last whole one are an unfinished one if they decompress up to the last written byte and no other one begins or ends
-/// in them.
+/// Like [`end_of_packets`], for a compressed file; each frame or page contains whole packets. The
+/// bytes after the last whole one are an unfinished one if they decompress up to the last written
+/// byte and no other one begins or ends in them.
 fn end_of_parts(file: &File, compression: Compression) -> io::Result<Option<End>> {
     let Some(whole) = whole_parts(file, compression)? else { return Ok(None) };
     let len = file.metadata()?.len();
-    // Fewer zeros than four may be the upper bytes of the length that ends a gzip member, or a part of a checksum.
+    // Fewer zeros than four may be the upper bytes of the length that ends a gzip member, or a part
+    // of a checksum.
     let written = Some(written_len(file)?).filter(|written| len - written >= 4).unwrap_or(len);
     if !whole.is_torn_after(file, written)? || whole.is_followed(file, written)? {
         return Ok(None);
@@ -318,8 +350,9 @@ const NUMBERS_TRIED: u64 = 16;
 
 /// An unused name: the path, or the path with a number before its extension.
 pub(crate) fn free_name(path: &Path) -> PathBuf {
-    let is_free =
-        |path: &PathBuf| fs::symlink_metadata(path).is_err() && fs::symlink_metadata(part_of(path)).is_err();
+    let is_free = |path: &PathBuf| {
+        fs::symlink_metadata(path).is_err() && fs::symlink_metadata(part_of(path)).is_err()
+    };
     let with = |suffix: String| {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             let mut name = path.as_os_str().to_owned();
@@ -334,6 +367,7 @@ pub(crate) fn free_name(path: &Path) -> PathBuf {
         // Without input, the hash depends only on the random key.
         with(format!("-{:016x}", RandomState::new().build_hasher().finish()))
     });
+
     std::iter::once(path.to_owned())
         .chain(numbered)
         .chain(unforeseen)
@@ -341,9 +375,9 @@ pub(crate) fn free_name(path: &Path) -> PathBuf {
         .expect("there are names enough")
 }
 
-/// Renames `file`, which is being written as `part`, to `path`. If that name is in use, an existing file is
-/// replaced if `replaces`; otherwise another name is used. Returns `None` if another process has removed the
-/// file.
+/// Renames `file`, which is being written as `part`, to `path`. If that name is in use, an existing
+/// file is replaced if `replaces`; otherwise another name is used. Returns `None` if another
+/// process has removed the file.
 pub(crate) fn give_name(
     file: &File,
     part: &Path,
@@ -352,6 +386,7 @@ pub(crate) fn give_name(
 ) -> io::Result<Option<PathBuf>> {
     let own = file.metadata()?;
     let mut name = path.to_owned();
+
     loop {
         match fs::symlink_metadata(part) {
             Ok(entry) if (entry.dev(), entry.ino()) == (own.dev(), own.ino()) => {}
@@ -359,6 +394,7 @@ pub(crate) fn give_name(
             // If the directory is missing, the next file cannot be created either.
             _ => return fs::metadata(directory_of(part)).map(|_| None),
         }
+
         let renamed = match replaces && name == path {
             true => fs::rename(part, &name),
             false => rename_to_new(part, &name),
@@ -376,13 +412,14 @@ pub(crate) fn give_name(
     }
 }
 
-/// Whether the file opened as `path` has lost all its names. A file that was opened without a name is not
-/// gone while it is open.
+/// Whether the file opened as `path` has lost all its names. A file that was opened without a name
+/// is not gone while it is open.
 pub(crate) fn is_gone(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     // A file without a link can still be found through a path such as /dev/fd/1.
-    let is_found =
-        || fs::metadata(path).is_ok_and(|entry| (entry.dev(), entry.ino()) == (own.dev(), own.ino()));
+    let is_found = || {
+        fs::metadata(path).is_ok_and(|entry| (entry.dev(), entry.ino()) == (own.dev(), own.ino()))
+    };
     Ok(own.is_file() && own.nlink() == 0 && !is_found())
 }
 
@@ -390,7 +427,9 @@ pub(crate) fn is_gone(file: &File, path: &Path) -> io::Result<bool> {
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // The file system does not support it.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if fs::symlink_metadata(to).is_err() => {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
+            if fs::symlink_metadata(to).is_err() =>
+        {
             fs::rename(from, to)
         }
         outcome => Ok(outcome?),
@@ -407,20 +446,22 @@ pub(crate) fn free_bytes(directory: &Path) -> io::Result<u64> {
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
 }
 
-/// Whether the file is regular and in memory (tmpfs(5)): no write waits for a disk, and a sync does nothing.
+/// Whether the file is regular and in memory (tmpfs(5)): no write waits for a disk, and a sync does
+/// nothing.
 pub(crate) fn is_in_memory(file: &File) -> bool {
     let is_regular = file.metadata().is_ok_and(|status| status.is_file());
     is_regular && fstatfs(file).is_ok_and(|status| status.f_type == libc::TMPFS_MAGIC)
 }
 
-/// Whether bytes at the end of the file can be replaced: it is regular, and writes do not always append.
+/// Whether bytes at the end of the file can be replaced: it is regular, and writes do not always
+/// append.
 pub(crate) fn is_replaceable(file: &File) -> bool {
     let is_regular = file.metadata().is_ok_and(|status| status.is_file());
     is_regular && fcntl_getfl(file).is_ok_and(|flags| !flags.contains(OFlags::APPEND))
 }
 
-/// Makes the directory's entries survive a power failure. Directories such as /proc and /dev/fd do not
-/// support this and need no sync.
+/// Makes the directory's entries survive a power failure. Directories such as /proc and /dev/fd do
+/// not support this and need no sync.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     match File::open(directory)?.sync_all() {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
@@ -443,9 +484,11 @@ mod tests {
     fn six_frames(compression: Compression, directory: &Path) -> (Vec<u8>, Vec<usize>) {
         let path = directory.join("frames");
         let mut sink =
-            CompressedSink::new(File::create(&path).unwrap(), "frames".into(), compression).unwrap();
+            CompressedSink::new(File::create(&path).unwrap(), "frames".into(), compression)
+                .unwrap();
         let mut ends = Vec::new();
         let mut state = 1_u64;
+
         for _ in 0..6 {
             let page: Vec<u8> = std::iter::repeat_with(|| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -456,16 +499,20 @@ mod tests {
             sink.append(&page).unwrap();
             ends.push(fs::metadata(&path).unwrap().len() as usize);
         }
+
         let mut bytes = Vec::new();
         File::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
+
         (bytes, ends)
     }
 
     #[test]
     fn a_compressed_file_loses_only_an_unfinished_frame_at_its_end() {
-        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")] {
+        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")]
+        {
             let directory = tempfile::tempdir().unwrap();
             let (bytes, ends) = six_frames(compression, directory.path());
+
             for zeros in [0, 9000] {
                 let part = directory.path().join(format!("t.pcapng.{extension}.part"));
                 let torn = [&bytes[..ends[4] + 5000], &vec![0; zeros][..]].concat();
@@ -480,59 +527,95 @@ mod tests {
 
     #[test]
     fn a_compressed_file_with_damage_before_whole_frames_keeps_its_contents() {
-        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")] {
+        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")]
+        {
             let directory = tempfile::tempdir().unwrap();
             let (bytes, ends) = six_frames(compression, directory.path());
+
             for fill in [0, 0xff] {
-                for hole in [ends[1]..ends[1] + 4000, ends[1] + 4000..ends[1] + 8000, ends[1]..ends[2]] {
+                for hole in
+                    [ends[1]..ends[1] + 4000, ends[1] + 4000..ends[1] + 8000, ends[1]..ends[2]]
+                {
                     let mut damaged = bytes.clone();
                     damaged[hole.clone()].fill(fill);
+
                     let part = directory.path().join(format!("t.pcapng.{extension}.part"));
                     fs::write(&part, &damaged).unwrap();
-                    assert_eq!(salvage(&part).unwrap().as_ref(), Some(&part), "{extension} {fill} {hole:?}");
+                    assert_eq!(
+                        salvage(&part).unwrap().as_ref(),
+                        Some(&part),
+                        "{extension} {fill} {hole:?}"
+                    );
                     assert!(fs::read(&part).unwrap() == damaged, "{extension} {fill} {hole:?}");
                 }
             }
         }
     }
 
-    /// A plain file as the recorder writes it: its bytes, and where its packets begin; the last offset is their end.
-    fn plain_file(format: Format, lens: &[usize], snap_len: usize, text: bool) -> (Vec<u8>, Vec<usize>) {
+    /// A plain file as the recorder writes it: its bytes, and where its packets begin; the last
+    /// offset is their end.
+    fn plain_file(
+        format: Format,
+        lens: &[usize],
+        snap_len: usize,
+        text: bool,
+    ) -> (Vec<u8>, Vec<usize>) {
         let word = |value: usize| (value as u32).to_le_bytes();
         let pcapng = format == Format::Pcapng;
         let mut bytes = Vec::new();
+
         let words: &[usize] = match format {
             Format::Pcap => &[0xa1b2_3c4d, 0x0004_0002, 0, 0, snap_len, 1],
             // A section and an interface.
-            Format::Pcapng => {
-                &[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, 0xffff_ffff, 0xffff_ffff, 28, 1, 20, 1, snap_len, 20]
-            }
+            Format::Pcapng => &[
+                0x0a0d_0d0a,
+                28,
+                0x1a2b_3c4d,
+                1,
+                0xffff_ffff,
+                0xffff_ffff,
+                28,
+                1,
+                20,
+                1,
+                snap_len,
+                20,
+            ],
         };
         words.iter().for_each(|&value| bytes.extend(word(value)));
+
         let mut begins = Vec::new();
         let mut state = 7_u64;
+
         for (number, &wire_len) in lens.iter().enumerate() {
             begins.push(bytes.len());
             let len = wire_len.min(snap_len);
             let block = 32 + len.next_multiple_of(4);
-            let (seconds, nanos) = (1_700_000_000 + number, number * 1000 + 1);
+            let seconds = 1_700_000_000 + number;
+            let nanos = number * 1000 + 1;
+
             match pcapng {
                 true => [6, block, 0, seconds, nanos, len, wire_len]
                     .map(word)
                     .iter()
                     .for_each(|w| bytes.extend(w)),
-                false => [seconds, nanos, len, wire_len].map(word).iter().for_each(|w| bytes.extend(w)),
+                false => {
+                    [seconds, nanos, len, wire_len].map(word).iter().for_each(|w| bytes.extend(w))
+                }
             }
+
             for _ in 0..len {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let byte = (state >> 56) as u8;
                 bytes.push(if text { b' ' + byte % 90 } else { byte });
             }
+
             if pcapng {
                 bytes.resize(bytes.len().next_multiple_of(4), 0);
                 bytes.extend(word(block));
             }
         }
+
         begins.push(bytes.len());
         (bytes, begins)
     }
@@ -559,8 +642,8 @@ mod tests {
                     let (is_complete, rest) = salvaged(&torn, extension);
                     let what = format!("{extension}: {} bytes and {zeros} zeros", end - last);
                     assert!(is_complete, "{what}");
-                    // A pcap file does not show that the rest of a packet was not written, and the upper bytes of a
-                    // block's length are zeros.
+                    // A pcap file does not show that the rest of a packet was not written, and the
+                    // upper bytes of a block's length are zeros.
                     let is_whole = zeros > 0 && rest.len() == bytes.len();
                     assert!(rest == bytes[..last] || is_whole, "{what}: {} bytes", rest.len());
                 }
@@ -575,17 +658,28 @@ mod tests {
                 let (mut bytes, begins) = plain_file(format, &[1500; 40], snap_len, true);
                 let written = bytes.len();
                 bytes.resize(written + zeros, 0);
+
                 let places: &[usize] = if format == Format::Pcap { &[8] } else { &[4, 20] };
                 let begin = begins[20];
                 let to_end = written - begin;
-                let near_end =
-                    [to_end - 16, to_end - 12, to_end - 4, to_end, to_end + 4, to_end + 400, to_end + 4000];
+                let near_end = [
+                    to_end - 16,
+                    to_end - 12,
+                    to_end - 4,
+                    to_end,
+                    to_end + 4,
+                    to_end + 400,
+                    to_end + 4000,
+                ];
+
                 for place in places {
                     for value in near_end.into_iter().chain([65_536, 262_144, 1 << 20, 3 << 20]) {
                         let mut damaged = bytes.clone();
-                        damaged[begin + place..][..4].copy_from_slice(&(value as u32).to_le_bytes());
+                        damaged[begin + place..][..4]
+                            .copy_from_slice(&(value as u32).to_le_bytes());
                         let (_, rest) = salvaged(&damaged, extension);
-                        let what = format!("{extension}, {snap_len}: {value} at {place}, {zeros} zeros");
+                        let what =
+                            format!("{extension}, {snap_len}: {value} at {place}, {zeros} zeros");
                         assert!(rest.len() >= written, "{what}: {} of {written} bytes", rest.len());
                     }
                 }
@@ -597,17 +691,20 @@ mod tests {
     fn a_block_of_a_type_that_the_recorder_does_not_write_is_not_cut() {
         let (bytes, begins) = plain_file(Format::Pcapng, &[1500; 40], 2000, true);
         let mut damaged = bytes.clone();
-        damaged[begins[20]..][..8].copy_from_slice(&[0x0bad_u32, 500_000].map(u32::to_le_bytes).concat());
+        damaged[begins[20]..][..8]
+            .copy_from_slice(&[0x0bad_u32, 500_000].map(u32::to_le_bytes).concat());
         assert!(salvaged(&damaged, "pcapng") == (false, damaged));
     }
 
     #[test]
     fn a_last_frame_that_is_damaged_but_not_torn_is_not_cut() {
-        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")] {
+        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")]
+        {
             let directory = tempfile::tempdir().unwrap();
             let (bytes, ends) = six_frames(compression, directory.path());
-            // In gzip, a hole in a member, or zeros after one, can look like a missing end, so the checksum
-            // is damaged instead.
+
+            // In gzip, a hole in a member, or zeros after one, can look like a missing end, so the
+            // checksum is damaged instead.
             let (damage, numbers_of_zeros) = match compression {
                 Compression::Gzip => (ends[5] - 8..ends[5] - 4, &[0][..]),
                 _ => (ends[4] + 8000..ends[4] + 12_000, &[0, 9000][..]),
@@ -616,18 +713,23 @@ mod tests {
                 let mut damaged = [&bytes[..], &vec![0; zeros][..]].concat();
                 damaged[damage.clone()].fill(0);
                 let extension = format!("pcapng.{extension}");
-                assert!(salvaged(&damaged, &extension) == (false, damaged), "{extension}, {zeros} zeros");
+                assert!(
+                    salvaged(&damaged, &extension) == (false, damaged),
+                    "{extension}, {zeros} zeros"
+                );
             }
         }
     }
 
     #[test]
     fn a_compressed_file_is_cut_wherever_the_written_bytes_end() {
-        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")] {
+        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")]
+        {
             let directory = tempfile::tempdir().unwrap();
             let (mut bytes, ends) = six_frames(compression, directory.path());
             let frames = File::open(directory.path().join("frames")).unwrap();
             bytes.extend(whole_parts(&frames, compression).unwrap().unwrap().end.bytes());
+
             let near = |end: usize| end - 12..=(end + 40).min(bytes.len());
             for end in near(ends[4]).chain(near(ends[5])).chain([ends[4] + 9000, bytes.len()]) {
                 for zeros in [0, 4096] {
@@ -670,9 +772,11 @@ mod tests {
             let end = written.min(begin + hole.1);
             bytes[begin..end].fill(fill);
             bytes.resize(written + zeros, 0);
+
             let (is_complete, rest) = salvaged(&bytes, extension);
             prop_assert!(bytes.starts_with(&rest));
             prop_assert!(is_complete || rest == bytes);
+
             // The packet in which the hole begins may be cut only if nothing was written after it.
             let first_damaged = begins.partition_point(|&offset| offset <= begin) - 1;
             let data_end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;

@@ -1,17 +1,19 @@
 //! Unattended recording of packets to files, for weeks.
 //!
-//! A [`Recording`] accepts records on the capture thread, encodes them into pages of at most 2 MiB, and
-//! passes the pages to a writer thread over a bounded queue. If the file is in memory (tmpfs) and not
-//! compressed, the capture thread writes most pages itself. [`has_room`](Recording::has_room) returns whether
-//! it accepts more without waiting for the disk. The writer uses direct I/O if the file system supports it.
+//! A [`Recording`] accepts records on the capture thread, encodes them into pages of at most 2 MiB,
+//! and passes the pages to a writer thread over a bounded queue. If the file is in memory (tmpfs)
+//! and not compressed, the capture thread writes most pages itself.
+//! [`has_room`](Recording::has_room) returns whether it accepts more without waiting for the disk.
+//! The writer uses direct I/O if the file system supports it.
 //!
-//! Two sets of rules without I/O make all other decisions, so they are tested without a disk: a [`Cutter`]
-//! decides before each packet whether a new file begins, by size, number of packets or time; a [`Store`]
-//! decides before each write which files must be removed, so that no budget is exceeded at any moment.
-//! [`Pattern`] names files, and finds the files of earlier runs.
+//! Two sets of rules without I/O make all other decisions, so they are tested without a disk: a
+//! [`Cutter`] decides before each packet whether a new file begins, by size, number of packets or
+//! time; a [`Store`] decides before each write which files must be removed, so that no budget is
+//! exceeded at any moment. [`Pattern`] names files, and finds the files of earlier runs.
 //!
-//! Until a file of a set is complete, its name ends in `.part`. The extension selects the compression: `.zst`
-//! is Zstandard, one [frame of pages](wirecap_savefile::paged); `.gz` is gzip, one member per page.
+//! Until a file of a set is complete, its name ends in `.part`. The extension selects the
+//! compression: `.zst` is Zstandard, one [frame of pages](wirecap_savefile::paged); `.gz` is gzip,
+//! one member per page.
 
 mod compression;
 mod compressors;

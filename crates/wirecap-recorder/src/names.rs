@@ -1,4 +1,5 @@
-//! File names: a strftime(3) pattern with a sequence number, and its match against the files of a directory.
+//! File names: a strftime(3) pattern with a sequence number, and its match against the files of a
+//! directory.
 //!
 //! A pattern matches only names of its exact shape (`%Y` is four digits), so no other file is
 //! removed.
@@ -16,7 +17,8 @@ const SEQUENCE_MAX: u64 = 1 << 62;
 /// How the names of a set differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbering {
-    /// By the pattern; if it contains neither a time nor `%i`, `_%i_%Y%m%d%H%M%S` is inserted before its extension.
+    /// By the pattern; if it contains neither a time nor `%i`, `_%i_%Y%m%d%H%M%S` is inserted
+    /// before its extension.
     Pattern,
     /// A number is appended, as with `tcpdump -C`; the first file has none.
     Appended,
@@ -50,8 +52,8 @@ enum Token {
     Time(char, Shape),
 }
 
-/// The form of a conversion's result. It must match no more than necessary: matching files count as files of
-/// the set and may be removed.
+/// The form of a conversion's result. It must match no more than necessary: matching files count as
+/// files of the set and may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Digits(usize),
@@ -85,25 +87,31 @@ impl Pattern {
     ///
     /// # Errors
     ///
-    /// [`BadPattern`] if the path has no file name, an unknown conversion, or a conversion in its directory.
+    /// [`BadPattern`] if the path has no file name, an unknown conversion, or a conversion in its
+    /// directory.
     pub fn new(path: &Path, numbering: Numbering) -> Result<Self, BadPattern> {
         let problem = |problem: String| BadPattern { problem };
         let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.ok_or_else(|| problem(format!("{} does not name a file", path.display())))?;
+        let name =
+            name.ok_or_else(|| problem(format!("{} does not name a file", path.display())))?;
         let directory =
             path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+
         if directory.to_string_lossy().contains('%') {
             return Err(problem(format!(
                 "{}: time conversions are allowed in the file name, not in the directory",
                 path.display()
             )));
         }
+
         let mut tokens = tokens(name).map_err(problem)?;
         let is_plain = tokens.iter().all(|token| matches!(token, Token::Literal(_)));
         if is_plain && numbering == Numbering::Pattern {
             let (stem, extension) = name.split_at(extension_start(name));
-            tokens = self::tokens(&format!("{stem}_%i_%Y%m%d%H%M%S{extension}")).map_err(problem)?;
+            tokens =
+                self::tokens(&format!("{stem}_%i_%Y%m%d%H%M%S{extension}")).map_err(problem)?;
         }
+
         Ok(Self { directory: directory.to_owned(), tokens, numbering })
     }
 
@@ -116,16 +124,21 @@ impl Pattern {
         &self.directory
     }
 
-    /// The path of file number `sequence`, counted from 0, that begins at `seconds` since the epoch.
+    /// The path of file number `sequence`, counted from 0, that begins at `seconds` since the
+    /// epoch.
     pub fn path(&self, sequence: u64, seconds: i64) -> PathBuf {
         let mut name = String::new();
+
         for token in &self.tokens {
             match token {
                 Token::Literal(text) => name += text,
                 Token::Sequence => name += &format!("{:0DIGITS$}", sequence + 1),
-                Token::Time(conversion, _) => name += &clock::format(&format!("%{conversion}"), seconds),
+                Token::Time(conversion, _) => {
+                    name += &clock::format(&format!("%{conversion}"), seconds)
+                }
             }
         }
+
         match self.numbering {
             Numbering::Appended if sequence > 0 => name += &sequence.to_string(),
             Numbering::Ring(files) => {
@@ -137,28 +150,33 @@ impl Pattern {
         self.directory.join(name)
     }
 
-    /// Returns `None` if a file name does not match the pattern; otherwise its sequence number, if the name
-    /// contains one.
+    /// Returns `None` if a file name does not match the pattern; otherwise its sequence number, if
+    /// the name contains one.
     pub fn sequence_of(&self, name: &str) -> Option<Option<u64>> {
         self.number_of(name).filter(|number| number.is_none_or(|number| number <= SEQUENCE_MAX))
     }
 
     fn number_of(&self, name: &str) -> Option<Option<u64>> {
         let mut tokens = self.tokens.clone();
+
         match self.numbering {
             Numbering::Pattern => return matched(&tokens, name, None),
             Numbering::Appended if matched(&tokens, name, None).is_some() => return Some(Some(0)),
             Numbering::Appended => return self.appended_number(name).map(Some),
             Numbering::Ring(files) => {
-                tokens.push(Token::Time('s', Shape::Digits(files.saturating_sub(1).to_string().len())));
+                tokens.push(Token::Time(
+                    's',
+                    Shape::Digits(files.saturating_sub(1).to_string().len()),
+                ));
             }
         }
+
         matched(&tokens, name, None)?;
         Some(None)
     }
 
-    /// The number that is appended to a name. The pattern may end in digits too: the number is the shortest one that
-    /// leaves a name of the pattern.
+    /// The number that is appended to a name. The pattern may end in digits too: the number is the
+    /// shortest one that leaves a name of the pattern.
     fn appended_number(&self, name: &str) -> Option<u64> {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         (1..=digits).find_map(|len| {
@@ -179,11 +197,13 @@ fn tokens(pattern: &str) -> Result<Vec<Token>, String> {
     let mut tokens = Vec::new();
     let mut literal = String::new();
     let mut characters = pattern.chars();
+
     while let Some(character) = characters.next() {
         if character != '%' {
             literal.push(character);
             continue;
         }
+
         let token = match characters.next() {
             Some('%') => {
                 literal.push('%');
@@ -206,19 +226,26 @@ fn tokens(pattern: &str) -> Result<Vec<Token>, String> {
         if !literal.is_empty() {
             tokens.push(Token::Literal(std::mem::take(&mut literal)));
         }
+
         tokens.extend(token);
     }
+
     if !literal.is_empty() {
         tokens.push(Token::Literal(literal));
     }
+
     Ok(tokens)
 }
 
-/// Returns `None` if the tokens do not match all of `text`; otherwise the sequence number, if there is one.
+/// Returns `None` if the tokens do not match all of `text`; otherwise the sequence number, if there
+/// is one.
 fn matched(tokens: &[Token], text: &str, sequence: Option<u64>) -> Option<Option<u64>> {
-    let Some((token, rest)) = tokens.split_first() else { return text.is_empty().then_some(sequence) };
+    let Some((token, rest)) = tokens.split_first() else {
+        return text.is_empty().then_some(sequence);
+    };
     let leading = |is_part: fn(char) -> bool| text.find(|c| !is_part(c)).unwrap_or(text.len());
     let digits = leading(|c| c.is_ascii_digit());
+
     match token {
         Token::Literal(literal) => matched(rest, text.strip_prefix(literal.as_str())?, sequence),
         Token::Sequence => (DIGITS..=digits).rev().find_map(|len| {
@@ -247,7 +274,8 @@ fn matched(tokens: &[Token], text: &str, sequence: Option<u64>) -> Option<Option
         }
         Token::Time(_, Shape::Zone) => {
             let number = text.strip_prefix(['+', '-'])?;
-            let is_zone = number.len() >= 4 && number.as_bytes()[..4].iter().all(u8::is_ascii_digit);
+            let is_zone =
+                number.len() >= 4 && number.as_bytes()[..4].iter().all(u8::is_ascii_digit);
             is_zone.then(|| matched(rest, &number[4..], sequence)).flatten()
         }
     }
@@ -260,15 +288,22 @@ mod tests {
     use super::*;
 
     fn name(pattern: &str, numbering: Numbering, sequence: u64) -> String {
-        let path = Pattern::new(Path::new(pattern), numbering).unwrap().path(sequence, 1_700_000_000);
+        let path =
+            Pattern::new(Path::new(pattern), numbering).unwrap().path(sequence, 1_700_000_000);
         path.strip_prefix(".").unwrap_or(&path).display().to_string()
     }
 
     #[test]
     fn names_are_those_of_dumpcap_and_tcpdump() {
         let date = clock::format("%Y%m%d%H%M%S", 1_700_000_000);
-        assert_eq!(name("trace.pcapng", Numbering::Pattern, 0), format!("trace_00001_{date}.pcapng"));
-        assert_eq!(name("d/trace.pcap.zst", Numbering::Pattern, 9), format!("d/trace_00010_{date}.pcap.zst"));
+        assert_eq!(
+            name("trace.pcapng", Numbering::Pattern, 0),
+            format!("trace_00001_{date}.pcapng")
+        );
+        assert_eq!(
+            name("d/trace.pcap.zst", Numbering::Pattern, 9),
+            format!("d/trace_00010_{date}.pcap.zst")
+        );
         assert_eq!(name("trace", Numbering::Pattern, 0), format!("trace_00001_{date}"));
         assert_eq!(name("t-%i.pcap", Numbering::Pattern, 123_456), "t-123457.pcap");
         assert_eq!(name("t", Numbering::Appended, 0), "t");
@@ -280,6 +315,7 @@ mod tests {
     #[test]
     fn names_of_unrelated_files_do_not_match() {
         let pattern = Pattern::new(Path::new("d/%Y.pcap"), Numbering::Pattern).unwrap();
+
         for (other, is_ours) in [
             ("2024.pcap", true),
             ("important.pcap", false),
@@ -289,6 +325,7 @@ mod tests {
         ] {
             assert_eq!(pattern.sequence_of(other).is_some(), is_ours, "{other}");
         }
+
         let appended = Pattern::new(Path::new("trace.pcap"), Numbering::Appended).unwrap();
         assert_eq!(appended.sequence_of("trace.pcap"), Some(Some(0)));
         assert_eq!(appended.sequence_of("trace.pcap17"), Some(Some(17)));
@@ -299,9 +336,12 @@ mod tests {
     #[test]
     fn an_appended_number_follows_a_pattern_that_ends_in_digits() {
         let pattern = Pattern::new(Path::new("trace2024"), Numbering::Appended).unwrap();
-        for (name, sequence) in
-            [("trace2024", Some(0)), ("trace20243", Some(3)), ("trace202412", Some(12)), ("trace2025", None)]
-        {
+        for (name, sequence) in [
+            ("trace2024", Some(0)),
+            ("trace20243", Some(3)),
+            ("trace202412", Some(12)),
+            ("trace2025", None),
+        ] {
             assert_eq!(pattern.sequence_of(name), sequence.map(Some), "{name}");
         }
         let hourly = Pattern::new(Path::new("t%H"), Numbering::Appended).unwrap();

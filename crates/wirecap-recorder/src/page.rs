@@ -18,31 +18,34 @@ use memmap2::{Advice, MmapMut};
 use crate::direct::BLOCK_BYTES;
 use crate::stream;
 
-/// Maximum number of bytes of a page. With the block in which it begins, a page takes 2 MiB, a huge page of most
-/// processors: the disk then reads it as one piece.
+/// Maximum number of bytes of a page. With the block in which it begins, a page takes 2 MiB, a huge
+/// page of most processors: the disk then reads it as one piece.
 pub(crate) const PAGE_BYTES: usize = (2 << 20) - BLOCK_BYTES;
 
-/// Maximum number of bytes of a page that is compressed: enough for good compression, and few enough for a reader
-/// that needs a single packet.
+/// Maximum number of bytes of a page that is compressed: enough for good compression, and few
+/// enough for a reader that needs a single packet.
 pub(crate) const FRAME_BYTES: usize = 1 << 20;
 
-/// Bytes of a page that the capture thread both fills and writes: few enough to stay in the processor's
-/// second-level cache.
+/// Bytes of a page that the capture thread both fills and writes: few enough to stay in the
+/// processor's second-level cache.
 pub(crate) const CACHED_BYTES: usize = 256 << 10;
 
-/// Bytes of encoded packets that are collected in the first-level cache before they go past the caches into a page.
+/// Bytes of encoded packets that are collected in the first-level cache before they go past the
+/// caches into a page.
 const STAGE_BYTES: usize = 16 << 10;
 
 /// Whole encoded packets.
 #[derive(Debug)]
 pub(crate) struct Page {
     bytes: MmapMut,
-    /// Where the packets begin in `bytes`, which begin with a block: as far from a block's beginning as in the file.
+    /// Where the packets begin in `bytes`, which begin with a block: as far from a block's
+    /// beginning as in the file.
     begin: usize,
     end: usize,
     /// Maximum number of bytes.
     room: usize,
-    /// The last packets of a page that is filled past the caches, which are not in `bytes` yet. Empty for other pages.
+    /// The last packets of a page that is filled past the caches, which are not in `bytes` yet.
+    /// Empty for other pages.
     stage: Vec<u8>,
     /// Where in `bytes` the packets of the stage belong.
     staged_at: usize,
@@ -50,9 +53,9 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// An empty page of at most `room` bytes, for the beginning of a block. If `is_present`, its memory is allocated
-    /// now; otherwise the first use of each memory page takes a page fault, which costs 20 ns for a packet of
-    /// 60 bytes.
+    /// An empty page of at most `room` bytes, for the beginning of a block. If `is_present`, its
+    /// memory is allocated now; otherwise the first use of each memory page takes a page fault,
+    /// which costs 20 ns for a packet of 60 bytes.
     ///
     /// # Errors
     ///
@@ -67,17 +70,18 @@ impl Page {
         Ok(Self { bytes, begin: 0, end: 0, room, stage: Vec::new(), staged_at: 0, packets: 0 })
     }
 
-    /// Makes packets go past the caches into this empty page, which the disk reads, if the processor can do so. Stores to
-    /// memory whose last contents are in the cache of another core, which copied them for the disk, can take four times as
-    /// long.
+    /// Makes packets go past the caches into this empty page, which the disk reads, if the
+    /// processor can do so. Stores to memory whose last contents are in the cache of another core,
+    /// which copied them for the disk, can take four times as long.
     pub(crate) fn bypass_caches(&mut self) {
         if stream::BYPASSES_CACHES {
             self.stage = vec![0; STAGE_BYTES];
         }
     }
 
-    /// Sets the `offset` of an empty page in the file, so that blocks of the file are aligned in memory too,
-    /// and its `room`, the number of bytes after which it is full: at most that of [`new`](Self::new).
+    /// Sets the `offset` of an empty page in the file, so that blocks of the file are aligned in
+    /// memory too, and its `room`, the number of bytes after which it is full: at most that of
+    /// [`new`](Self::new).
     pub(crate) fn start_at(&mut self, offset: u64, room: usize) {
         self.begin = (offset % BLOCK_BYTES as u64) as usize;
         (self.end, self.staged_at) = (self.begin, self.begin);
@@ -87,23 +91,29 @@ impl Page {
     /// Reserves the next `byte_count` bytes, if they fit.
     #[inline]
     pub(crate) fn reserve(&mut self, byte_count: usize) -> Option<&mut [u8]> {
-        let (place, end) = (self.end, self.end + byte_count);
+        let place = self.end;
+        let end = self.end + byte_count;
         if end > self.begin + self.room {
             return None;
         }
+
         self.end = end;
         self.packets += 1;
+
         if end - self.staged_at <= self.stage.len() {
             return Some(&mut self.stage[place - self.staged_at..end - self.staged_at]);
         }
         if self.stage.is_empty() {
             return Some(&mut self.bytes[place..end]);
         }
+
         self.unstage(place);
+
         if byte_count > self.stage.len() {
             self.staged_at = end;
             return Some(&mut self.bytes[place..end]);
         }
+
         Some(&mut self.stage[..byte_count])
     }
 
@@ -163,12 +173,15 @@ mod tests {
         ) {
             const ROOM: usize = 300_000;
             let mut page = Page::new(ROOM, true).unwrap();
+
             if bypasses_caches {
                 page.bypass_caches();
             }
+
             for (offset, lens) in uses {
                 page.start_at(offset, ROOM);
                 let mut expected: Vec<u8> = Vec::new();
+
                 for (number, len) in lens.iter().enumerate() {
                     let Some(slot) = page.reserve(*len) else {
                         prop_assert!(expected.len() + len > ROOM);
@@ -178,6 +191,7 @@ mod tests {
                     slot.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 3 + number) as u8);
                     expected.extend_from_slice(slot);
                 }
+
                 page.complete();
                 prop_assert!(page.bytes() == expected);
                 page.clear();

@@ -45,9 +45,9 @@ use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, 
 /// Number of pages shared by the capture thread and the writer.
 const PAGES: usize = 16;
 
-/// Number of pages whose memory is allocated at the beginning: one is filled, one is written, and two are enough
-/// for the next chunk. The most recently returned page is used next, so the other pages are used only while the
-/// disk is slow; their first use takes page faults.
+/// Number of pages whose memory is allocated at the beginning: one is filled, one is written, and
+/// two are enough for the next chunk. The most recently returned page is used next, so the other
+/// pages are used only while the disk is slow; their first use takes page faults.
 const PAGES_PRESENT: usize = 4;
 
 /// The destination of a recording.
@@ -68,8 +68,8 @@ pub struct Settings {
     pub head: Vec<u8>,
     /// Bytes reserved at the end of a file for the `tail` of [`finish`](Recording::finish).
     pub tail_bytes: u64,
-    /// The interfaces in the head that [`write_of`](Recording::write_of) names: for each number the interface's index in the
-    /// file.
+    /// The interfaces in the head that [`write_of`](Recording::write_of) names: for each number the
+    /// interface's index in the file.
     pub sources: Vec<u32>,
     /// The number of interfaces in the head.
     pub interfaces: u32,
@@ -95,16 +95,16 @@ pub struct Settings {
     pub line: Option<OwnedFd>,
 }
 
-/// Records packets to files. Dropping it without calling [`finish`](Self::finish) completes the file, but
-/// ignores errors.
+/// Records packets to files. Dropping it without calling [`finish`](Self::finish) completes the
+/// file, but ignores errors.
 #[derive(Debug)]
 pub struct Recording {
     format: Format,
     is_single: bool,
     is_compressed: bool,
-    /// The writer, if the first file is in memory: the capture thread then writes most pages itself. This
-    /// reference is weak, so that the writer is dropped when its thread ends; that closes the channel of
-    /// returned pages.
+    /// The writer, if the first file is in memory: the capture thread then writes most pages
+    /// itself. This reference is weak, so that the writer is dropped when its thread ends; that
+    /// closes the channel of returned pages.
     writer: Option<Weak<Mutex<Writer>>>,
     head_bytes: u64,
     tail_bytes: u64,
@@ -131,7 +131,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins a recording at `now`. When this returns, the first file exists and has everything but packets.
+    /// Begins a recording at `now`. When this returns, the first file exists and has everything but
+    /// packets.
     ///
     /// # Errors
     ///
@@ -146,8 +147,10 @@ impl Recording {
             Target::File(_, path) => path.display().to_string(),
             Target::Set(pattern) => pattern.directory().display().to_string(),
         };
-        let failed = |source: io::Error| WriteError::Sink { sink: name.clone(), packets: 0, source };
+        let failed =
+            |source: io::Error| WriteError::Sink { sink: name.clone(), packets: 0, source };
         let is_single = matches!(target, Target::File(..));
+
         let (place, earlier) = match target {
             Target::File(file, path) => (Place::Single(Some(file), path), Vec::new()),
             Target::Set(pattern) => {
@@ -158,21 +161,28 @@ impl Recording {
         let shared = Arc::new(Shared::default());
         let (messages, inbox) = mpsc::channel();
         let (returned, pages) = mpsc::channel();
+
         let (complete, announcer) = match (&settings.line, &settings.command) {
             (None, None) => (None, None),
             _ => {
                 let (complete, files) = mpsc::channel();
-                let (line, command) = (settings.line, settings.command);
+                let line = settings.line;
+                let command = settings.command;
                 let work = move || announce(&files, line, command);
-                let thread =
-                    thread::Builder::new().name("announce".to_owned()).spawn(work).map_err(failed)?;
+                let thread = thread::Builder::new()
+                    .name("announce".to_owned())
+                    .spawn(work)
+                    .map_err(failed)?;
+
                 (Some(complete), Some(thread))
             }
         };
         let compressors = match settings.compression {
             Compression::None => None,
             compression => {
-                let (waiting, returned) = (Arc::clone(&shared), returned.clone());
+                let waiting = Arc::clone(&shared);
+                let returned = returned.clone();
+
                 let give_back = move |mut page: Page| {
                     page.clear();
                     waiting.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -183,10 +193,12 @@ impl Recording {
                 Some(Compressors::start(compression, count, give_back).map_err(failed)?)
             }
         };
+
         let is_compressed = settings.compression != Compression::None;
         let page_bytes = page_bytes(is_compressed);
         let spare = (0..PAGES).map(|page| Page::new(page_bytes, page >= PAGES - PAGES_PRESENT));
         let mut spare = spare.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+
         let mut writer = Writer {
             format: settings.format,
             head: settings.head,
@@ -204,19 +216,25 @@ impl Recording {
             open: None,
         };
         let head_bytes = writer.head.len() as u64;
+
         // Otherwise all earlier files would be removed before the recording fails.
         writer.check_rules(settings.store).map_err(|error| failed(io::Error::other(error)))?;
         writer.begin(now.unix_seconds().cast_signed())?;
+
         let is_direct = !is_compressed && writer.file().is_some_and(Direct::is_possible);
         writer.direct = is_direct.then(Direct::default);
+
         if is_direct {
             spare.iter_mut().for_each(Page::bypass_caches);
         }
+
         let is_written_here = !is_compressed && writer.is_in_memory();
         let writer = Arc::new(Mutex::new(writer));
         let written_here = is_written_here.then(|| Arc::downgrade(&writer));
         let work = move || Writer::run(&writer, &inbox);
-        let thread = thread::Builder::new().name("writer".to_owned()).spawn(work).map_err(failed)?;
+        let thread =
+            thread::Builder::new().name("writer".to_owned()).spawn(work).map_err(failed)?;
+
         let mut recording = Self {
             format: settings.format,
             is_single,
@@ -224,7 +242,11 @@ impl Recording {
             writer: written_here,
             head_bytes,
             tail_bytes: settings.tail_bytes,
-            sources: Sources::new(settings.sources, settings.interfaces, settings.source_tail_bytes),
+            sources: Sources::new(
+                settings.sources,
+                settings.interfaces,
+                settings.source_tail_bytes,
+            ),
             cutter: Cutter::new(settings.cut, clock::utc_offset),
             files_max: settings.files_max.unwrap_or(u64::MAX),
             bytes_max: settings.bytes_max.unwrap_or(u64::MAX),
@@ -243,23 +265,25 @@ impl Recording {
             shared,
         };
         recording.opened(now.unix_nanos());
+
         Ok(recording)
     }
 
-    /// Whether the recording accepts this many bytes of packets without waiting for the disk. If `all` is
-    /// false and the file is not compressed, only the memory allocated at the beginning counts; this is for
-    /// callers whose packets can wait in the capture's buffers.
+    /// Whether the recording accepts this many bytes of packets without waiting for the disk. If
+    /// `all` is false and the file is not compressed, only the memory allocated at the beginning
+    /// counts; this is for callers whose packets can wait in the capture's buffers.
     pub fn has_room(&mut self, bytes: usize, all: bool) -> bool {
         self.spare.extend(self.pages.try_iter());
         // Compressors return pages out of order.
         let held_back = if all || self.is_compressed { 0 } else { PAGES - PAGES_PRESENT };
         // The end of a page is unused if the next packet does not fit.
-        self.spare.len() >= (bytes.div_ceil(page_bytes(self.is_compressed) / 2) + held_back).min(PAGES - 2)
+        self.spare.len()
+            >= (bytes.div_ceil(page_bytes(self.is_compressed) / 2) + held_back).min(PAGES - 2)
     }
 
-    /// Sleeps for `pause`, so that the writer can return pages. The sleep does not end when a page is
-    /// returned: the writer would have to wake this thread for each page, which costs 10 to 20 ns for a
-    /// packet of 768 bytes.
+    /// Sleeps for `pause`, so that the writer can return pages. The sleep does not end when a page
+    /// is returned: the writer would have to wake this thread for each page, which costs 10 to 20
+    /// ns for a packet of 768 bytes.
     ///
     /// # Errors
     ///
@@ -274,8 +298,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Records a packet; `now` is its time if it has none. Returns `false` if the recording has ended by its
-    /// rules; the packet is then not recorded.
+    /// Records a packet; `now` is its time if it has none. Returns `false` if the recording has
+    /// ended by its rules; the packet is then not recorded.
     ///
     /// # Errors
     ///
@@ -286,6 +310,7 @@ impl Recording {
         if !self.admits(record, len, now)? {
             return Ok(false);
         }
+
         let slot = match self.page.as_mut().and_then(|page| page.reserve(len)) {
             Some(slot) => slot,
             None => {
@@ -295,12 +320,13 @@ impl Recording {
             }
         };
         self.format.encode(record, slot);
+
         Ok(true)
     }
 
-    /// As [`write`](Self::write), for a packet of an interface that the head need not have: its index in `record` is ignored.
-    /// `source` is the caller's number of the interface, and `describe` gives the bytes of its description, which the file gets
-    /// before its first packet.
+    /// As [`write`](Self::write), for a packet of an interface that the head need not have: its
+    /// index in `record` is ignored. `source` is the caller's number of the interface, and
+    /// `describe` gives the bytes of its description, which the file gets before its first packet.
     ///
     /// # Errors
     ///
@@ -316,6 +342,7 @@ impl Recording {
         let len = self.format.encoded_len(record);
         let nanos = record.timestamp.unwrap_or(now).unix_nanos();
         let begins_file = !self.is_open || self.cutter.is_cut_before(nanos, len as u64);
+
         let description = match known {
             Some(_) if !begins_file => Vec::new(),
             _ => describe(),
@@ -328,44 +355,56 @@ impl Recording {
 
         // The file that has begun may have the interface in its head.
         let known = self.sources.index_of(source);
-        let record = Record { interface: known.unwrap_or_else(|| self.sources.add(source)), ..*record };
+        let record =
+            Record { interface: known.unwrap_or_else(|| self.sources.add(source)), ..*record };
         let description = if known.is_some() { &[][..] } else { &description[..] };
         let taken = description.len() + len;
         self.bytes -= (admitted_bytes - taken) as u64;
+
         let slot = match self.page.as_mut().and_then(|page| page.reserve(taken)) {
             Some(slot) => slot,
             None => {
                 self.change_page(taken)?;
                 let page = self.page.as_mut().expect("change_page begins a page");
-                page.reserve(taken).expect("a page has room for the longest packet and a description")
+                page.reserve(taken)
+                    .expect("a page has room for the longest packet and a description")
             }
         };
         let (before, packet) = slot.split_at_mut(description.len());
         before.copy_from_slice(description);
         self.format.encode(&record, packet);
+
         Ok(true)
     }
 
-    /// The interfaces in the current file that [`write_of`](Self::write_of) names: the caller's number of each, and its index in
-    /// the file.
+    /// The interfaces in the current file that [`write_of`](Self::write_of) names: the caller's
+    /// number of each, and its index in the file.
     pub fn sources(&self) -> Vec<(usize, u32)> {
         self.sources.list()
     }
 
-    /// Whether the recording accepts a packet that takes this many bytes in the file. An accepted packet is
-    /// counted, and a file for it is open.
+    /// Whether the recording accepts a packet that takes this many bytes in the file. An accepted
+    /// packet is counted, and a file for it is open.
     #[inline]
-    fn admits(&mut self, record: &Record<'_>, len: usize, now: Timestamp) -> Result<bool, WriteError> {
+    fn admits(
+        &mut self,
+        record: &Record<'_>,
+        len: usize,
+        now: Timestamp,
+    ) -> Result<bool, WriteError> {
         self.format.check(record)?;
         let nanos = record.timestamp.unwrap_or(now).unix_nanos();
-        let is_turn =
-            !self.is_open || self.cutter.is_cut_before(nanos, len as u64) || self.bytes_max != u64::MAX;
+        let is_turn = !self.is_open
+            || self.cutter.is_cut_before(nanos, len as u64)
+            || self.bytes_max != u64::MAX;
         if is_turn && !self.turn(nanos, len as u64)? {
             return Ok(false);
         }
+
         self.cutter.add(len as u64);
         self.packets += 1;
         self.bytes += len as u64;
+
         Ok(true)
     }
 
@@ -380,22 +419,27 @@ impl Recording {
             self.is_over = true;
             return Ok(false);
         }
+
         let is_cut = self.is_open && self.cutter.is_cut_before(nanos, len);
         if is_cut {
             self.rotate()?;
         }
+
         if (is_cut || !self.is_open) && self.files >= self.files_max {
             self.is_over = true;
             return Ok(false);
         }
+
         if !self.is_open {
             self.send(Message::Begin((nanos / 1_000_000_000).cast_signed()))?;
             self.opened(nanos);
         }
+
         Ok(true)
     }
 
-    /// Ends the current file; the next packet begins another. Without effect in a recording of a single file.
+    /// Ends the current file; the next packet begins another. Without effect in a recording of a
+    /// single file.
     ///
     /// # Errors
     ///
@@ -409,8 +453,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Asks whether the recording can obey other rules from now on. Changes nothing. The answer comes from the
-    /// writer, so only when the disk has taken the packets before.
+    /// Asks whether the recording can obey other rules from now on. Changes nothing. The answer
+    /// comes from the writer, so only when the disk has taken the packets before.
     ///
     /// # Errors
     ///
@@ -430,12 +474,13 @@ impl Recording {
             answer.give(Err(RulesError::NoRoom { keep_bytes, open_bytes, next_bytes }));
             return Ok(());
         }
+
         self.send(Message::Check(store, answer))
     }
 
-    /// Applies other rules from the next file on; that file begins with the next packet. The new budgets
-    /// count the files that are then in the directory. Without effect in a recording of a single file. The
-    /// answer comes when the writer has the new budgets.
+    /// Applies other rules from the next file on; that file begins with the next packet. The new
+    /// budgets count the files that are then in the directory. Without effect in a recording of a
+    /// single file. The answer comes when the writer has the new budgets.
     ///
     /// # Errors
     ///
@@ -496,6 +541,7 @@ impl Recording {
             Some(mut page) => {
                 page.complete();
                 self.file_bytes += page.len() as u64;
+
                 if self.write_at_once(&page)? {
                     page.clear();
                     self.spare.push(page);
@@ -519,8 +565,9 @@ impl Recording {
     }
 
     fn end(&mut self, tail: Vec<u8>) -> Result<Summary, WriteError> {
-        let ended =
-            self.flush().and_then(|()| if self.is_open { self.send(Message::End(tail)) } else { Ok(()) });
+        let ended = self
+            .flush()
+            .and_then(|()| if self.is_open { self.send(Message::End(tail)) } else { Ok(()) });
         self.is_open = false;
         let outcome = self.join();
         if let Some(announcer) = self.announcer.take() {
@@ -563,6 +610,7 @@ impl Recording {
     fn change_page(&mut self, len: usize) -> Result<(), WriteError> {
         self.flush()?;
         self.spare.extend(self.pages.try_iter());
+
         let mut page = match self.spare.pop() {
             Some(page) => page,
             None => match self.pages.recv() {
@@ -570,22 +618,27 @@ impl Recording {
                 Err(_) => return Err(self.why_it_ended()),
             },
         };
-        let room = if self.writes_at_once() { CACHED_BYTES.max(len) } else { page_bytes(self.is_compressed) };
+        let room = if self.writes_at_once() {
+            CACHED_BYTES.max(len)
+        } else {
+            page_bytes(self.is_compressed)
+        };
         page.start_at(self.file_bytes, room);
         self.page = Some(page);
+
         Ok(())
     }
 
-    /// Whether the capture thread writes pages itself if the file is in memory, so that the bytes do not move
-    /// to the cache of another processor. It does so if the writer's thread has finished all earlier
-    /// messages.
+    /// Whether the capture thread writes pages itself if the file is in memory, so that the bytes
+    /// do not move to the cache of another processor. It does so if the writer's thread has
+    /// finished all earlier messages.
     fn writes_at_once(&self) -> bool {
         self.writer.is_some() && self.shared.messages.load(Ordering::Acquire) == 0
     }
 
-    /// Writes a page in this thread. Returns `false` if the writer's thread must write it: because the file
-    /// is not in memory, because a file must be removed first, because that thread is busy, or because it has
-    /// failed.
+    /// Writes a page in this thread. Returns `false` if the writer's thread must write it: because
+    /// the file is not in memory, because a file must be removed first, because that thread is
+    /// busy, or because it has failed.
     fn write_at_once(&mut self, page: &Page) -> Result<bool, WriteError> {
         if !self.writes_at_once() {
             return Ok(false);
@@ -643,8 +696,13 @@ struct Sources {
 
 impl Sources {
     fn new(in_head: Vec<u32>, interfaces: u32, tail_bytes: u64) -> Self {
-        let mut sources =
-            Self { in_head, next_in_head: interfaces, indices: Vec::new(), next: interfaces, tail_bytes };
+        let mut sources = Self {
+            in_head,
+            next_in_head: interfaces,
+            indices: Vec::new(),
+            next: interfaces,
+            tail_bytes,
+        };
         sources.begin_file();
         sources
     }

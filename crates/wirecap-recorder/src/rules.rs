@@ -1,4 +1,5 @@
-//! Changes of a recording's rules while it runs: the question whether the recording can obey them, and the answer.
+//! Changes of a recording's rules while it runs: the question whether the recording can obey them,
+//! and the answer.
 
 use std::fmt;
 use std::io;
@@ -45,8 +46,8 @@ pub enum RulesError {
     },
 }
 
-/// Called with the outcome of a request about rules, in the capture thread or the writer's. Dropped without a call if the
-/// recording ends first.
+/// Called with the outcome of a request about rules, in the capture thread or the writer's. Dropped
+/// without a call if the recording ends first.
 pub struct Answer(Box<dyn FnOnce(Result<(), RulesError>) + Send>);
 
 impl Answer {

@@ -1,5 +1,5 @@
-//! Decides which files to remove so that no budget is exceeded at any moment. No I/O: sizes are arguments,
-//! and the caller removes files.
+//! Decides which files to remove so that no budget is exceeded at any moment. No I/O: sizes are
+//! arguments, and the caller removes files.
 //!
 //! Files that match the pattern are removed, those of earlier runs included, oldest first, until
 //! the next write fits. If nothing is left to remove, the recording ends with an error. A recording
@@ -72,7 +72,8 @@ impl<N> Store<N> {
         }
     }
 
-    /// Called before this many bytes are written to the open file, on a file system with `free_bytes` free.
+    /// Called before this many bytes are written to the open file, on a file system with
+    /// `free_bytes` free.
     pub fn room_for(&mut self, bytes: u64, free_bytes: u64) -> Room<N> {
         #[cfg(sabotage)]
         if crate::sabotage::is("budget-without-the-open-file") {
@@ -136,7 +137,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// On a simulated disk, all budgets hold after every step, and the remaining files are the newest.
+        /// On a simulated disk, all budgets hold after every step, and the remaining files are the
+        /// newest.
         #[test]
         fn budgets_hold_at_every_moment(
             files in proptest::option::of(1..6_u64),
@@ -151,11 +153,14 @@ mod tests {
             let mut store = Store::new(rules, disk.clone());
             let first = disk.len();
             let used = |disk: &[(usize, u64)]| disk.iter().map(|(_, bytes)| bytes).sum::<u64>();
+
             for (next, file) in (first..).zip(writes) {
                 while let Room::Remove(name) = store.room_for_file() {
                     prop_assert_eq!(disk.remove(0).0, name);
                 }
+
                 disk.push((next, 0));
+
                 for write in file {
                     loop {
                         match store.room_for(write, DISK - used(&disk)) {
@@ -164,6 +169,7 @@ mod tests {
                             Room::None => prop_assert!(false, "the open file alone is small"),
                         }
                     }
+
                     let open = disk.last_mut().unwrap();
                     open.1 += write;
                     store.set_open_bytes(open.1);
@@ -190,7 +196,8 @@ mod tests {
 
     #[test]
     fn a_file_that_alone_exceeds_the_budget_has_no_room() {
-        let mut store: Store<u32> = Store::new(StoreRules { bytes: Some(100), ..StoreRules::default() }, []);
+        let mut store: Store<u32> =
+            Store::new(StoreRules { bytes: Some(100), ..StoreRules::default() }, []);
         assert_eq!(store.room_for(100, 0), Room::Enough);
         assert_eq!(store.room_for(101, 0), Room::None);
     }

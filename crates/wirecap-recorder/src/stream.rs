@@ -10,9 +10,9 @@
 /// Whether [`copy`] bypasses the caches. On other processors it is a common copy.
 pub(crate) const BYPASSES_CACHES: bool = cfg!(target_arch = "x86_64");
 
-/// Copies `from` to `to`, which is as long, and leaves no copy of `to` in the caches: for memory that this processor does not
-/// read, and that a device or another core will. A common store first fetches the old contents of its cache line, from the
-/// other core's cache if that has read it.
+/// Copies `from` to `to`, which is as long, and leaves no copy of `to` in the caches: for memory
+/// that this processor does not read, and that a device or another core will. A common store first
+/// fetches the old contents of its cache line, from the other core's cache if that has read it.
 ///
 /// Other threads see the bytes after [`fence`].
 pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
@@ -22,15 +22,18 @@ pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
 
         const WORD: usize = size_of::<__m128i>();
         assert_eq!(to.len(), from.len());
+
         // SAFETY: any bytes are a valid __m128i.
         let (begin, words, end) = unsafe { to.align_to_mut::<__m128i>() };
         let (from_begin, rest) = from.split_at(begin.len());
         let (from_words, from_end) = rest.split_at(words.len() * WORD);
+
         begin.copy_from_slice(from_begin);
         for (word, from_word) in words.iter_mut().zip(from_words.chunks_exact(WORD)) {
             // SAFETY: both are 16 bytes, and `word` is aligned. SSE2 is part of x86-64.
             unsafe { _mm_stream_si128(word, _mm_loadu_si128(from_word.as_ptr().cast())) };
         }
+
         end.copy_from_slice(from_end);
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -34,7 +34,8 @@ use crate::page::{PAGE_BYTES, Page};
 use crate::rules::{Answer, RulesError};
 use crate::store::{Room, Store, StoreRules};
 
-/// If more pages than this wait, the writer does not wait for a slow disk; the page cache accepts the pages.
+/// If more pages than this wait, the writer does not wait for a slow disk; the page cache accepts
+/// the pages.
 const WAITING_MAX: u64 = 2;
 
 /// When written data must survive a power failure.
@@ -44,13 +45,14 @@ pub enum Durability {
     None,
     /// When a file is complete.
     Close,
-    /// When a file is complete, and at most this long after a packet's arrival. The writer begins the sync
-    /// within half of this time; the other half is for the time until a packet reaches the writer, and for
-    /// the disk.
+    /// When a file is complete, and at most this long after a packet's arrival. The writer begins
+    /// the sync within half of this time; the other half is for the time until a packet reaches the
+    /// writer, and for the disk.
     Every(Duration),
 }
 
-/// Observes the writer. Called on its thread, and on the capture thread for pages of a file in memory.
+/// Observes the writer. Called on its thread, and on the capture thread for pages of a file in
+/// memory.
 pub trait Watch: Send {
     /// Calls `work`, which may wait for the disk.
     fn around(&self, work: &mut dyn FnMut()) {
@@ -84,7 +86,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Number of files begun.
     pub files: u64,
-    /// Files removed by a budget or replaced by a new file of the same name, including files of earlier runs.
+    /// Files removed by a budget or replaced by a new file of the same name, including files of
+    /// earlier runs.
     pub removed: u64,
     /// Files that another process removed while they were written. Their packets are not counted.
     pub vanished: u64,
@@ -197,10 +200,14 @@ impl fmt::Debug for Writer {
 
 impl Writer {
     /// Runs until the recording drops its end of the channel.
-    pub(crate) fn run(writer: &Mutex<Self>, messages: &Receiver<Message>) -> Result<Summary, WriteError> {
+    pub(crate) fn run(
+        writer: &Mutex<Self>,
+        messages: &Receiver<Message>,
+    ) -> Result<Summary, WriteError> {
         loop {
             let message = Self::next_message(writer, messages);
             let mut writer = lock(writer);
+
             match message {
                 Ok(message) => {
                     writer.carry_out(message)?;
@@ -214,6 +221,7 @@ impl Writer {
                     return Ok(writer.shared.summary());
                 }
             }
+
             if writer.sync_due().is_some_and(|due| Instant::now() >= due) {
                 writer.sync()?;
             }
@@ -240,10 +248,12 @@ impl Writer {
         }
     }
 
-    /// Writes a page to a file in memory, unless a file would have to be removed first. Returns whether the
-    /// page is written.
+    /// Writes a page to a file in memory, unless a file would have to be removed first. Returns
+    /// whether the page is written.
     pub(crate) fn write_at_once(&mut self, page: &Page) -> Result<bool, WriteError> {
-        if !self.is_in_memory() || !self.has_room(page.len() as u64).map_err(|source| self.failure(source))? {
+        if !self.is_in_memory()
+            || !self.has_room(page.len() as u64).map_err(|source| self.failure(source))?
+        {
             return Ok(false);
         }
         self.append(page.bytes(), None, page.packets)?;
@@ -260,7 +270,8 @@ impl Writer {
         self.open.as_ref().is_some_and(|open| open.is_in_memory)
     }
 
-    /// Whether the file system can keep as many free bytes as the rules require, and the directory can be read.
+    /// Whether the file system can keep as many free bytes as the rules require, and the directory
+    /// can be read.
     pub(crate) fn check_rules(&self, rules: StoreRules) -> Result<(), RulesError> {
         let Place::Set { pattern, .. } = &self.place else { return Ok(()) };
         let directory = pattern.directory();
@@ -268,7 +279,9 @@ impl Writer {
         let complete_bytes = files::complete_bytes(pattern).map_err(unreadable)?;
         let Some(keep_free) = rules.free_bytes else { return Ok(()) };
         let free_bytes = free_bytes(directory).map_err(unreadable)?;
-        match keep_free.saturating_add(PAGE_BYTES as u64) > free_bytes.saturating_add(complete_bytes) {
+        match keep_free.saturating_add(PAGE_BYTES as u64)
+            > free_bytes.saturating_add(complete_bytes)
+        {
             true => Err(RulesError::NoFreeBytes { keep_free, free_bytes, complete_bytes }),
             false => Ok(()),
         }
@@ -281,9 +294,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns the next message. Times out if a sync is due, or if the writer should wait for a page that is
-    /// being compressed.
-    fn next_message(writer: &Mutex<Self>, messages: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
+    /// Returns the next message. Times out if a sync is due, or if the writer should wait for a
+    /// page that is being compressed.
+    fn next_message(
+        writer: &Mutex<Self>,
+        messages: &Receiver<Message>,
+    ) -> Result<Message, RecvTimeoutError> {
         let due = {
             let writer = lock(writer);
             let compressors = writer.compressors.as_ref();
@@ -320,7 +336,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits for the first page that is being compressed and writes it. Returns `false` if there is none.
+    /// Waits for the first page that is being compressed and writes it. Returns `false` if there is
+    /// none.
     fn write_compressed(&mut self) -> Result<bool, WriteError> {
         let Some(compressors) = &mut self.compressors else { return Ok(false) };
         let compressed = compressors.pop().map_err(|source| self.failure(source))?;
@@ -336,11 +353,15 @@ impl Writer {
     fn sync(&mut self) -> Result<(), WriteError> {
         let Some(open) = &mut self.open else { return Ok(()) };
         open.dirty = None;
+
         let directory = (!open.is_name_lasting).then(|| folder_of(&open.path));
-        let (file, mut outcome) = (&open.file, Ok(()));
+        let file = &open.file;
+        let mut outcome = Ok(());
+
         self.watch.around(&mut || {
             outcome = file.sync_data().and_then(|()| directory.map_or(Ok(()), sync_directory));
         });
+
         match outcome {
             Ok(()) => {
                 (open.lasting_packets, open.is_name_lasting) = (open.packets, true);
@@ -350,8 +371,8 @@ impl Writer {
         }
     }
 
-    /// A failed sync may have lost any data since the previous one, and a second sync would not report it
-    /// again.
+    /// A failed sync may have lost any data since the previous one, and a second sync would not
+    /// report it again.
     fn lost_by_sync(&mut self, source: io::Error) -> WriteError {
         let lost = self.open.as_ref().map_or(0, |open| open.packets - open.lasting_packets);
         self.shared.packets.fetch_sub(lost, Ordering::Relaxed);
@@ -374,14 +395,17 @@ impl Writer {
         };
         self.open = Some(open.map_err(|source| self.failure(source))?);
         self.shared.files.fetch_add(1, Ordering::Relaxed);
+
         let head = std::mem::take(&mut self.head);
         let before = self.frame.begin();
         let outcome = self.write(before, &head);
+
         self.head = head;
         outcome
     }
 
-    /// Writes these bytes, which contain no packets, as one unit, after bytes that are not compressed.
+    /// Writes these bytes, which contain no packets, as one unit, after bytes that are not
+    /// compressed.
     fn write(&mut self, before: &[u8], bytes: &[u8]) -> Result<(), WriteError> {
         let compressed =
             self.compressor.compress(bytes, Effort::Full).map_err(|source| self.failure(source))?;
@@ -395,18 +419,30 @@ impl Writer {
     }
 
     /// Removes files until the budgets have room for these bytes, and appends them.
-    fn write_out(&mut self, bytes: &[u8], end: Option<FrameEnd>, packets: u64) -> Result<(), WriteError> {
-        self.make_room(bytes.len() as u64 + self.frame.end_bytes()).map_err(|source| self.failure(source))?;
+    fn write_out(
+        &mut self,
+        bytes: &[u8],
+        end: Option<FrameEnd>,
+        packets: u64,
+    ) -> Result<(), WriteError> {
+        self.make_room(bytes.len() as u64 + self.frame.end_bytes())
+            .map_err(|source| self.failure(source))?;
         self.append(bytes, end, packets)
     }
 
-    /// Writes these bytes as one unit, and counts their packets. `end` is the end of the file after them if
-    /// they are compressed.
-    fn append(&mut self, bytes: &[u8], end: Option<FrameEnd>, packets: u64) -> Result<(), WriteError> {
+    /// Writes these bytes as one unit, and counts their packets. `end` is the end of the file after
+    /// them if they are compressed.
+    fn append(
+        &mut self,
+        bytes: &[u8],
+        end: Option<FrameEnd>,
+        packets: u64,
+    ) -> Result<(), WriteError> {
         let open = self.open.as_mut().expect("a file has begun");
         let mut written = 0;
         let mut outcome = Ok(());
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
+
         self.watch.around(&mut || {
             outcome = match &mut self.direct {
                 Some(direct) => {
@@ -416,7 +452,9 @@ impl Writer {
                 None => write_cached(&mut open.file, bytes, &mut written),
             };
         });
+
         self.watch.accepted(written as u64);
+
         if let Err(source) = outcome {
             let (whole, packets) = match end {
                 Some(_) => (0, 0),
@@ -429,22 +467,29 @@ impl Writer {
             return Err(match is_cut {
                 Ok(()) => self.failure(source),
                 Err(_) if written == whole => self.failure(source),
-                Err(_) => {
-                    WriteError::Torn { sink: self.name(), packets: self.shared.summary().packets, source }
-                }
+                Err(_) => WriteError::Torn {
+                    sink: self.name(),
+                    packets: self.shared.summary().packets,
+                    source,
+                },
             });
         }
+
         open.bytes += written as u64;
         open.packets += packets;
+
         if !open.is_in_memory {
             open.dirty.get_or_insert_with(Instant::now);
         }
+
         self.store.set_open_bytes(open.bytes);
         self.shared.packets.fetch_add(packets, Ordering::Relaxed);
         self.shared.bytes.fetch_add(written as u64, Ordering::Relaxed);
+
         let Some(end) = end else { return Ok(()) };
         let open = self.open.as_mut().expect("looked at above");
         open.end = end;
+
         open.restore_end().map_err(|source| self.failure(source))
     }
 
@@ -455,26 +500,32 @@ impl Writer {
         if !tail.is_empty() {
             self.write(&[], tail)?;
         }
+
         let durability = self.durability;
         let open = self.open.as_mut().expect("looked at above");
         let end = open.end;
-        let (mut written, mut synced) = (Ok(()), Ok(()));
+        let mut written = Ok(());
+        let mut synced = Ok(());
+
         self.watch.around(&mut || {
             written = open.file.write_all(end.bytes());
             if written.is_ok() && durability != Durability::None {
                 synced = open.file.sync_all();
             }
         });
+
         if let Err(source) = written {
             // A file that cannot be cut either ends early; the next recording completes it.
             let _uncut = open.cut(open.bytes);
             return Err(self.failure(source));
         }
+
         synced.map_err(|source| self.lost_by_sync(source))?;
         let mut open = self.open.take().expect("looked at above");
         open.bytes += end.bytes().len() as u64;
         self.store.set_open_bytes(open.bytes);
         self.shared.bytes.fetch_add(end.bytes().len() as u64, Ordering::Relaxed);
+
         if let Some(path) = open.complete_path.take() {
             match give_name(&open.file, &open.path, &path, self.is_ring()) {
                 Ok(Some(path)) => open.path = path,
@@ -495,15 +546,19 @@ impl Writer {
             self.vanished(&open);
             return Ok(());
         }
+
         if self.durability != Durability::None {
             sync_directory(folder_of(&open.path)).map_err(|source| self.failure(source))?;
         }
+
         self.store.complete(open.path.clone());
         self.watch.completed(&open.path);
+
         if let Some(complete) = &self.complete {
             // A failed announcer must not end the recording.
             let _ = complete.send(open.path);
         }
+
         Ok(())
     }
 
@@ -520,13 +575,15 @@ impl Writer {
         self.shared.vanished.fetch_add(1, Ordering::Release);
     }
 
-    /// Removes the files that the budget does not allow in addition to a new one, and the file whose name the
-    /// new one takes.
+    /// Removes the files that the budget does not allow in addition to a new one, and the file
+    /// whose name the new one takes.
     fn make_room_for_file(&mut self, replaced: Option<&PathBuf>) -> io::Result<()> {
         while let Room::Remove(path) = self.store.room_for_file() {
             self.remove(&path)?;
         }
+
         let Some(replaced) = replaced else { return Ok(()) };
+
         // Also the incomplete file of a killed process.
         for replaced in [replaced.clone(), part_of(replaced)] {
             self.store.forget(|path| *path == replaced);
@@ -570,7 +627,11 @@ impl Writer {
     fn remove(&self, path: &Path) -> io::Result<()> {
         match fs::remove_file(path) {
             // Another process has removed or replaced the file: the same result.
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::IsADirectory) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::IsADirectory
+                ) => {}
             outcome => outcome?,
         }
         self.shared.removed.fetch_add(1, Ordering::Relaxed);
@@ -591,22 +652,25 @@ impl Writer {
     }
 }
 
-/// A thread that panicked with the lock has ended the recording; [`Recording`](crate::Recording) reports it.
+/// A thread that panicked with the lock has ended the recording; [`Recording`](crate::Recording)
+/// reports it.
 fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl OpenFile {
-    /// Creates a file that will be named `path`. If that name is in use, a number is added, unless the file
-    /// replaces the existing one.
+    /// Creates a file that will be named `path`. If that name is in use, a number is added, unless
+    /// the file replaces the existing one.
     fn create(path: &Path, replaces: bool) -> io::Result<Self> {
         let mut complete_path = if replaces { path.to_owned() } else { free_name(path) };
         loop {
             let part = part_of(&complete_path);
             match FileSink::create_new(&part) {
-                // Another process may have created this name in the meantime, for instance a pipe without a
-                // reader.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => complete_path = free_name(path),
+                // Another process may have created this name in the meantime, for instance a pipe
+                // without a reader.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    complete_path = free_name(path)
+                }
                 created => return Ok(Self::of(created?.into_file(), part, Some(complete_path))),
             }
         }
@@ -628,7 +692,8 @@ impl OpenFile {
         }
     }
 
-    /// Writes the end of a compressed file, so that it is complete, and returns to where the next page belongs.
+    /// Writes the end of a compressed file, so that it is complete, and returns to where the next
+    /// page belongs.
     fn restore_end(&mut self) -> io::Result<()> {
         #[cfg(sabotage)]
         if crate::sabotage::is("no-end-while-writing") {
@@ -651,14 +716,15 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Announces complete files, by a line on `line` and by `command`. It runs in a separate thread, since a pipe
-/// may be full and a command may take long to start.
+/// Announces complete files, by a line on `line` and by `command`. It runs in a separate thread,
+/// since a pipe may be full and a command may take long to start.
 pub(crate) fn announce(
     files: &Receiver<PathBuf>,
     line: Option<OwnedFd>,
     mut command: Option<Box<dyn Launch>>,
 ) {
     let mut line = line.map(File::from);
+
     for path in files {
         if let Some(out) = &mut line {
             let text = [path.as_os_str().as_encoded_bytes(), b"\n"].concat();
@@ -670,6 +736,7 @@ pub(crate) fn announce(
             command.launch(&path);
         }
     }
+
     if let Some(mut command) = command {
         command.finish();
     }

@@ -1,4 +1,5 @@
-//! Recordings on a real file system: all packets are in the files, and no budget is exceeded at any moment.
+//! Recordings on a real file system: all packets are in the files, and no budget is exceeded at any
+//! moment.
 
 #[path = "../../wirecap-testbed/src/skip.rs"]
 mod skip;
@@ -18,8 +19,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use wirecap_recorder::{
-    Answer, Commands, Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, RulesError,
-    Settings, StoreRules, Summary, Target, Watch,
+    Answer, Commands, Compression, CutRules, Durability, Numbering, Pattern, Period, Recording,
+    RulesError, Settings, StoreRules, Summary, Target, Watch,
 };
 use wirecap_savefile::{
     FileSink, Format, Interface, Reader, Record, Section, StreamSink, Timestamp, WriteError, Writer,
@@ -28,7 +29,8 @@ use wirecap_savefile::{
 const SECOND: u64 = 1_000_000_000;
 
 fn head(format: Format) -> Vec<u8> {
-    let mut writer = Writer::new(StreamSink::new(Vec::new(), "memory"), format, &Section::default());
+    let mut writer =
+        Writer::new(StreamSink::new(Vec::new(), "memory"), format, &Section::default());
     writer.add_interface(&Interface::default()).unwrap();
     writer.finish().unwrap().into_inner()
 }
@@ -71,10 +73,19 @@ fn data(number: u32, len: usize) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(len.max(4)).collect()
 }
 
-fn write(recording: &mut Recording, number: u32, len: usize, nanos: u64) -> Result<bool, WriteError> {
+fn write(
+    recording: &mut Recording,
+    number: u32,
+    len: usize,
+    nanos: u64,
+) -> Result<bool, WriteError> {
     let data = data(number, len);
-    let record =
-        Record { timestamp: Some(at(nanos)), wire_len: data.len() as u32, data: &data, ..Record::default() };
+    let record = Record {
+        timestamp: Some(at(nanos)),
+        wire_len: data.len() as u32,
+        data: &data,
+        ..Record::default()
+    };
     recording.write(&record, at(nanos))
 }
 
@@ -87,7 +98,8 @@ fn files(directory: &Path) -> Vec<(PathBuf, Vec<(u32, u64)>)> {
 }
 
 fn packets(path: &Path) -> Vec<(u32, u64)> {
-    let mut reader = Reader::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut reader =
+        Reader::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut packets = Vec::new();
     while let Some(record) = reader.next_record().unwrap() {
         let number = u32::from_le_bytes(record.data[..4].try_into().unwrap());
@@ -111,7 +123,8 @@ impl Watch for Auditor {
             .unwrap()
             .map(|entry| entry.unwrap().metadata().unwrap().len())
             .collect();
-        let (files, bytes) = (sizes.len() as u64, sizes.iter().sum::<u64>());
+        let files = sizes.len() as u64;
+        let bytes = sizes.iter().sum::<u64>();
         assert!(self.store.files.is_none_or(|max| files <= max), "{files} files");
         assert!(self.store.bytes.is_none_or(|max| bytes <= max), "{bytes} bytes");
         let mut most = self.most.lock().unwrap();
@@ -125,13 +138,13 @@ struct Plan {
     compression: Compression,
     cut: CutRules,
     store: StoreRules,
-    /// For each packet: its length, the time since the previous packet (the clock may be set), and whether a
-    /// flush follows.
+    /// For each packet: its length, the time since the previous packet (the clock may be set), and
+    /// whether a flush follows.
     packets: Vec<(usize, i64, bool)>,
     /// Packets before which the recording ends and another one begins.
     restarts: Vec<usize>,
-    /// Whether the files are in memory, where long packets are written from their batches, and not on a disk, which may
-    /// have direct I/O.
+    /// Whether the files are in memory, where long packets are written from their batches, and not
+    /// on a disk, which may have direct I/O.
     is_in_memory: bool,
 }
 
@@ -166,7 +179,8 @@ fn plans() -> impl Strategy<Value = Plan> {
             restarts,
             is_in_memory,
         )| {
-            let period = seconds.map(|seconds| Period { length: Duration::from_secs(seconds), is_aligned });
+            let period =
+                seconds.map(|seconds| Period { length: Duration::from_secs(seconds), is_aligned });
             // Files must be small compared to the budget.
             let bytes = if store_bytes.is_some() { Some(bytes.unwrap_or(100_000)) } else { bytes };
             Plan {
@@ -232,7 +246,8 @@ proptest! {
             if let (Some(max), Compression::None) = (plan.cut.bytes, plan.compression) {
                 prop_assert!(packets.len() <= 1 || fs::metadata(path).unwrap().len() <= max);
             }
-            // A packet from the period before, or up to ten seconds before the period, does not end the file.
+            // A packet from the period before, or up to ten seconds before the period, does not end
+            // the file.
             let is_set_back = plan.packets.iter().any(|(_, pause, _)| *pause < 0);
             let times = || packets.iter().map(|(_, nanos)| *nanos);
             if let (Some(period), Some(first), Some(last)) = (plan.cut.period, times().min(), times().max()) {
@@ -253,7 +268,8 @@ fn long_files_on_a_disk_and_in_memory_have_every_packet_in_order() {
             let cut = CutRules { packets: Some(u64::from(PACKETS) / 3), ..CutRules::default() };
             let settings = Settings { cut, ..settings(format, Compression::None) };
             let mut recording =
-                Recording::begin(settings, target(folder.path(), name), at(0), Box::new(())).unwrap();
+                Recording::begin(settings, target(folder.path(), name), at(0), Box::new(()))
+                    .unwrap();
             for number in 0..PACKETS {
                 let len = number as usize * 7919 % 9000;
                 assert!(write(&mut recording, number, len, u64::from(number)).unwrap());
@@ -287,12 +303,14 @@ impl Watch for Threads {
 #[test]
 fn the_capture_thread_writes_to_files_in_memory_and_leaves_their_removal_to_the_writer() {
     const PACKETS: u32 = 3000;
-    let (folder, threads) = (memory(), Threads::default());
+    let folder = memory();
+    let threads = Threads::default();
     let mut settings = settings(Format::Pcapng, Compression::None);
     settings.cut.bytes = Some(100_000);
     settings.store.bytes = Some(400_000);
     let target = target(folder.path(), "t-%i.pcapng");
-    let mut recording = Recording::begin(settings, target, at(0), Box::new(threads.clone())).unwrap();
+    let mut recording =
+        Recording::begin(settings, target, at(0), Box::new(threads.clone())).unwrap();
     for number in 0..PACKETS {
         assert!(write(&mut recording, number, 900, 0).unwrap());
         if number % 10 == 0 {
@@ -331,10 +349,13 @@ impl Watch for Gate {
 #[test]
 fn a_capture_thread_that_waits_for_a_page_learns_that_the_writer_has_failed() {
     const PATIENCE: Duration = Duration::from_secs(60);
-    let (folder, settings) = (memory(), settings(Format::Pcap, Compression::None));
-    let ((reached, at_gate), (open_gate, opened)) = (mpsc::channel(), mpsc::channel());
+    let folder = memory();
+    let settings = settings(Format::Pcap, Compression::None);
+    let (reached, at_gate) = mpsc::channel();
+    let (open_gate, opened) = mpsc::channel();
     let gate = Box::new(Gate { reached, opened });
-    let mut recording = Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), gate).unwrap();
+    let mut recording =
+        Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), gate).unwrap();
     let record = |recording: &mut Recording, number| {
         assert!(write(recording, number, 60, 0).unwrap());
         recording.rotate().unwrap();
@@ -354,7 +375,8 @@ fn a_capture_thread_that_waits_for_a_page_learns_that_the_writer_has_failed() {
     assert!(matches!(early, Err(mpsc::RecvTimeoutError::Timeout)), "a page was free: {early:?}");
     // The second file cannot be created.
     open_gate.send(()).unwrap();
-    let outcome = capture.recv_timeout(PATIENCE).expect("the capture thread still waits for a page");
+    let outcome =
+        capture.recv_timeout(PATIENCE).expect("the capture thread still waits for a page");
     let error = outcome.unwrap_err().to_string();
     assert!(error.starts_with("cannot write to /dev/shm"), "{error}");
     thread.join().unwrap();
@@ -366,9 +388,15 @@ fn a_file_gets_its_name_when_it_is_complete() {
     let mut settings = settings(Format::Pcapng, Compression::None);
     settings.cut.packets = Some(2);
     let mut recording =
-        Recording::begin(settings, target(folder.path(), "t-%i.pcapng"), at(0), Box::new(())).unwrap();
-    let names = || files(folder.path()).into_iter().map(|(path, _)| path.file_name().unwrap().to_owned());
-    assert_eq!(names().collect::<Vec<_>>(), ["t-00001.pcapng.part"], "readable before the first packet");
+        Recording::begin(settings, target(folder.path(), "t-%i.pcapng"), at(0), Box::new(()))
+            .unwrap();
+    let names =
+        || files(folder.path()).into_iter().map(|(path, _)| path.file_name().unwrap().to_owned());
+    assert_eq!(
+        names().collect::<Vec<_>>(),
+        ["t-00001.pcapng.part"],
+        "readable before the first packet"
+    );
     for number in 0..3 {
         assert!(write(&mut recording, number, 60, 0).unwrap());
     }
@@ -390,10 +418,12 @@ fn complete_files_are_announced_by_lines_and_commands() {
     let copy = format!("cp \"$0\" {}", copies.path().display());
     let mut settings = settings(Format::Pcap, Compression::None);
     settings.cut.packets = Some(10);
-    settings.command = Some(Box::new(Commands::new(["sh", "-c", &copy].map(str::to_owned).to_vec())));
+    settings.command =
+        Some(Box::new(Commands::new(["sh", "-c", &copy].map(str::to_owned).to_vec())));
     settings.line = Some(OwnedFd::from(line));
     let mut recording =
-        Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(())).unwrap();
+        Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(()))
+            .unwrap();
     for number in 0..35 {
         write(&mut recording, number, 60, 0).unwrap();
     }
@@ -410,18 +440,24 @@ fn complete_files_are_announced_by_lines_and_commands() {
 fn the_recording_ends_at_its_limit_of_files_or_bytes() {
     for (files_max, bytes_max) in [(Some(3), None), (None, Some(2000))] {
         let folder = tempfile::tempdir().unwrap();
-        let mut settings = Settings { files_max, bytes_max, ..settings(Format::Pcap, Compression::None) };
+        let mut settings =
+            Settings { files_max, bytes_max, ..settings(Format::Pcap, Compression::None) };
         settings.cut.packets = Some(5);
         let mut recording =
             Recording::begin(settings, target(folder.path(), "t-%i"), at(0), Box::new(())).unwrap();
-        let taken = (0..100).filter(|&number| write(&mut recording, number, 100, 0).unwrap()).count();
+        let taken =
+            (0..100).filter(|&number| write(&mut recording, number, 100, 0).unwrap()).count();
         recording.finish(Vec::new()).unwrap();
-        let sizes: u64 = files(folder.path()).iter().map(|(path, _)| fs::metadata(path).unwrap().len()).sum();
+        let sizes: u64 =
+            files(folder.path()).iter().map(|(path, _)| fs::metadata(path).unwrap().len()).sum();
         match bytes_max {
             None => assert_eq!((taken, files(folder.path()).len()), (15, 3)),
             Some(max) => assert!(sizes <= max && sizes + 140 > max, "{sizes} bytes"),
         }
-        assert_eq!(files(folder.path()).iter().map(|(_, packets)| packets.len()).sum::<usize>(), taken);
+        assert_eq!(
+            files(folder.path()).iter().map(|(_, packets)| packets.len()).sum::<usize>(),
+            taken
+        );
     }
 }
 
@@ -460,7 +496,8 @@ fn zeros_at_the_end_are_removed_and_other_damage_is_not_cut_off() {
         let part = folder.path().join(format!("t-00001.{extension}.part"));
         let begin = || {
             let target = target(folder.path(), &format!("t-%i.{extension}"));
-            Recording::begin(settings(format, Compression::None), target, at(0), Box::new(())).unwrap()
+            Recording::begin(settings(format, Compression::None), target, at(0), Box::new(()))
+                .unwrap()
         };
         let mut recording = begin();
         for number in 0..10 {
@@ -469,9 +506,9 @@ fn zeros_at_the_end_are_removed_and_other_damage_is_not_cut_off() {
         recording.finish(Vec::new()).unwrap();
         let bytes = fs::read(&complete).unwrap();
         fs::remove_file(&complete).unwrap();
-        // After a power failure: the file has its size, but its end was not written. In pcapng, almost two
-        // packets are missing; in pcap, two whole packets, because a pcap file does not show that the rest of
-        // a packet was not written.
+        // After a power failure: the file has its size, but its end was not written. In pcapng,
+        // almost two packets are missing; in pcap, two whole packets, because a pcap file does not
+        // show that the rest of a packet was not written.
         let missing = if format == Format::Pcap { 2 * (16 + 100) } else { 250 };
         let mut end_missing = bytes.clone();
         end_missing[bytes.len() - missing..].fill(0);
@@ -482,8 +519,8 @@ fn zeros_at_the_end_are_removed_and_other_damage_is_not_cut_off() {
         for file in fs::read_dir(folder.path()).unwrap() {
             fs::remove_file(file.unwrap().path()).unwrap();
         }
-        // Damage with packets after it: at each place of a packet, with values that are no lengths, with lengths beyond
-        // the end of the file, and with zeros.
+        // Damage with packets after it: at each place of a packet, with values that are no lengths,
+        // with lengths beyond the end of the file, and with zeros.
         let packet = bytes.len() / 2;
         for begin_at in (packet - 160..packet).step_by(4) {
             for (fill, len) in [
@@ -518,13 +555,15 @@ fn zeros_at_the_end_are_removed_and_other_damage_is_not_cut_off() {
 #[test]
 fn files_outside_the_set_are_not_removed() {
     let folder = tempfile::tempdir().unwrap();
-    let (other, same) = (folder.path().join("important"), folder.path().join("t.pcap1"));
+    let other = folder.path().join("important");
+    let same = folder.path().join("t.pcap1");
     fs::write(&other, "kept").unwrap();
     let mut settings = settings(Format::Pcap, Compression::None);
     settings.cut.packets = Some(1);
     settings.store.files = Some(2);
     let pattern = Pattern::new(&folder.path().join("t.pcap"), Numbering::Appended).unwrap();
-    let mut recording = Recording::begin(settings, Target::Set(pattern), at(0), Box::new(())).unwrap();
+    let mut recording =
+        Recording::begin(settings, Target::Set(pattern), at(0), Box::new(())).unwrap();
     for number in 0..5 {
         write(&mut recording, number, 60, 0).unwrap();
     }
@@ -542,16 +581,20 @@ fn a_ring_of_names_restarts_and_replaces_files() {
         settings.cut.packets = Some(1);
         settings.store.files = Some(3);
         let pattern = Pattern::new(&folder.path().join("t"), Numbering::Ring(3)).unwrap();
-        let mut recording = Recording::begin(settings, Target::Set(pattern), at(0), Box::new(())).unwrap();
+        let mut recording =
+            Recording::begin(settings, Target::Set(pattern), at(0), Box::new(())).unwrap();
         for number in 0..8 {
             write(&mut recording, number, 60, 0).unwrap();
         }
         recording.finish(Vec::new()).unwrap();
         let numbers: BTreeMap<String, u32> = files(folder.path())
             .into_iter()
-            .map(|(path, packets)| (path.file_name().unwrap().to_str().unwrap().to_owned(), packets[0].0))
+            .map(|(path, packets)| {
+                (path.file_name().unwrap().to_str().unwrap().to_owned(), packets[0].0)
+            })
             .collect();
-        let expected = [("t0", 6), ("t1", 7), ("t2", 5)].map(|(name, number)| (name.to_owned(), number));
+        let expected =
+            [("t0", 6), ("t1", 7), ("t2", 5)].map(|(name, number)| (name.to_owned(), number));
         assert_eq!(numbers, BTreeMap::from(expected));
     }
 }
@@ -573,8 +616,12 @@ fn compressed_files_are_read_completely_by_standard_tools() {
                 (state >> 56) as u8
             };
             let data: Vec<u8> = std::iter::repeat_with(next).take(1000).collect();
-            let record =
-                Record { timestamp: Some(at(number)), wire_len: 1000, data: &data, ..Record::default() };
+            let record = Record {
+                timestamp: Some(at(number)),
+                wire_len: 1000,
+                data: &data,
+                ..Record::default()
+            };
             while !recording.has_room(2000, true) {
                 recording.wait_for_room(std::time::Duration::from_millis(1)).unwrap();
             }
@@ -614,7 +661,10 @@ fn a_compressed_file_that_is_being_written_is_complete_after_each_page() {
             }
             // Packets are counted before the end of the file is written.
             let is_whole = || Command::new(tool).arg("-tq").arg(&path).status().unwrap().success();
-            assert!((0..100).any(|_| is_whole()), "the {extension} file is complete after page {round}");
+            assert!(
+                (0..100).any(|_| is_whole()),
+                "the {extension} file is complete after page {round}"
+            );
             assert_eq!(packets(&path).len() as u64, 500 * round);
         }
         recording.finish(Vec::new()).unwrap();
@@ -634,7 +684,9 @@ fn a_single_file_neither_rotates_nor_ends_by_rules() {
         match number {
             20 => recording.rotate().unwrap(),
             40 => {
-                recording.change_rules(cut, StoreRules::default(), Answer::new(Result::unwrap)).unwrap();
+                recording
+                    .change_rules(cut, StoreRules::default(), Answer::new(Result::unwrap))
+                    .unwrap();
             }
             _ => {}
         }
@@ -648,7 +700,8 @@ fn a_single_file_ends_by_rules_if_it_is_the_last_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.pcap");
     let cut = CutRules { packets: Some(3), ..CutRules::default() };
-    let settings = Settings { cut, files_max: Some(1), ..settings(Format::Pcap, Compression::None) };
+    let settings =
+        Settings { cut, files_max: Some(1), ..settings(Format::Pcap, Compression::None) };
     let mut recording = Recording::begin(settings, single(&path), at(0), Box::new(())).unwrap();
     let accepted: Vec<bool> =
         (0..5).map(|number| write(&mut recording, number, 60, number.into()).unwrap()).collect();
@@ -673,8 +726,9 @@ fn a_full_disk_leaves_whole_packets_and_an_error() {
 #[test]
 fn an_impossible_budget_of_free_bytes_removes_no_earlier_file() {
     let folder = tempfile::tempdir().unwrap();
-    let begin =
-        |settings| Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(()));
+    let begin = |settings| {
+        Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(()))
+    };
     let mut recording = begin(settings(Format::Pcap, Compression::None)).unwrap();
     write(&mut recording, 7, 60, 0).unwrap();
     recording.finish(Vec::new()).unwrap();
@@ -687,7 +741,9 @@ fn an_impossible_budget_of_free_bytes_removes_no_earlier_file() {
 /// The recording's answer to a question about rules.
 fn check(recording: &mut Recording, cut: CutRules, store: StoreRules) -> Result<(), RulesError> {
     let (answer, answers) = std::sync::mpsc::channel();
-    recording.check_rules(cut, store, Answer::new(move |outcome| answer.send(outcome).unwrap())).unwrap();
+    recording
+        .check_rules(cut, store, Answer::new(move |outcome| answer.send(outcome).unwrap()))
+        .unwrap();
     answers.recv().unwrap()
 }
 
@@ -746,15 +802,18 @@ fn two_packets_a_file(
 fn numbers_in(directory: &Path) -> Vec<u32> {
     let paths = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let regular = paths.filter(|path| fs::symlink_metadata(path).unwrap().is_file());
-    let mut numbers: Vec<u32> = regular.flat_map(|path| packets(&path)).map(|(number, _)| number).collect();
+    let mut numbers: Vec<u32> =
+        regular.flat_map(|path| packets(&path)).map(|(number, _)| number).collect();
     numbers.sort_unstable();
     numbers
 }
 
 #[test]
 fn existing_entries_with_names_of_the_set_neither_end_nor_delay_the_recording() {
-    for (pattern, numbering) in [("t-%i.pcap", Numbering::Pattern), ("t.pcap", Numbering::Ring(9))] {
-        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for (pattern, numbering) in [("t-%i.pcap", Numbering::Pattern), ("t.pcap", Numbering::Ring(9))]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
         let victim = elsewhere.path().join("victim");
         fs::write(&victim, "kept").unwrap();
         let pattern = Pattern::new(&folder.path().join(pattern), numbering).unwrap();
@@ -764,20 +823,28 @@ fn existing_entries_with_names_of_the_set_neither_end_nor_delay_the_recording() 
             PathBuf::from(name)
         };
         let summary =
-            two_packets_a_file(Target::Set(pattern.clone()), Compression::None, 10, |number| match number {
-                // While the first file is being written, occupy its final name and the names of the next
-                // files.
-                1 => {
-                    fs::create_dir(name(0, "")).unwrap();
-                    // Opening the pipe for writing would block until a reader opens it.
-                    assert!(Command::new("mkfifo").arg(name(1, ".part")).status().unwrap().success());
-                    symlink(&victim, name(2, ".part")).unwrap();
-                    symlink("/dev/null", name(3, ".part")).unwrap();
-                    let taken = name(3, "").to_str().unwrap().replace(".pcap", "-1.pcap");
-                    fs::create_dir(taken).unwrap();
+            two_packets_a_file(Target::Set(pattern.clone()), Compression::None, 10, |number| {
+                match number {
+                    // While the first file is being written, occupy its final name and the names of
+                    // the next files.
+                    1 => {
+                        fs::create_dir(name(0, "")).unwrap();
+                        // Opening the pipe for writing would block until a reader opens it.
+                        assert!(
+                            Command::new("mkfifo")
+                                .arg(name(1, ".part"))
+                                .status()
+                                .unwrap()
+                                .success()
+                        );
+                        symlink(&victim, name(2, ".part")).unwrap();
+                        symlink("/dev/null", name(3, ".part")).unwrap();
+                        let taken = name(3, "").to_str().unwrap().replace(".pcap", "-1.pcap");
+                        fs::create_dir(taken).unwrap();
+                    }
+                    5 => symlink(&victim, name(2, "")).unwrap(),
+                    _ => {}
                 }
-                5 => symlink(&victim, name(2, "")).unwrap(),
-                _ => {}
             });
         assert_eq!((summary.packets, summary.files, summary.vanished), (10, 5, 0));
         assert_eq!(numbers_in(folder.path()), (0..10).collect::<Vec<_>>());
@@ -840,7 +907,8 @@ fn files_of_another_user_in_a_shared_directory_are_not_part_of_the_set() {
     }
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let [complete, incomplete] = ["t-00001.pcap", "t-00007.pcap.part"].map(|name| folder.path().join(name));
+    let [complete, incomplete] =
+        ["t-00001.pcap", "t-00007.pcap.part"].map(|name| folder.path().join(name));
     for path in [&complete, &incomplete] {
         fs::write(path, "another user's").unwrap();
         chown(path, Some(65_534), None).unwrap();
@@ -852,13 +920,16 @@ fn files_of_another_user_in_a_shared_directory_are_not_part_of_the_set() {
     settings.cut.packets = Some(1);
     settings.store.files = Some(1);
     let mut recording =
-        Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(())).unwrap();
+        Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(()))
+            .unwrap();
     for number in 0..3 {
         write(&mut recording, number, 60, 0).unwrap();
     }
     let summary = recording.finish(Vec::new()).unwrap();
     assert_eq!((summary.packets, summary.removed), (3, 2));
-    assert!([&complete, &incomplete].iter().all(|path| fs::read(path).unwrap() == b"another user's"));
+    assert!(
+        [&complete, &incomplete].iter().all(|path| fs::read(path).unwrap() == b"another user's")
+    );
     assert_eq!(packets(&folder.path().join("t-00003.pcap")), [(2, 0)]);
 }
 
@@ -879,7 +950,8 @@ fn a_ring_of_compressed_files_continues_after_a_killed_process() {
 fn each_file_describes_the_interfaces_of_its_packets_and_keeps_its_size() {
     const BYTES_MAX: u64 = 4000;
     const TAIL_BYTES: u64 = 100;
-    let named = |source: usize| Interface { name: Some(format!("if{source}")), ..Interface::default() };
+    let named =
+        |source: usize| Interface { name: Some(format!("if{source}")), ..Interface::default() };
     let describe = |source: usize| Format::Pcapng.description(&named(source));
     for compression in [Compression::None, Compression::Zstandard] {
         let directory = TempDir::new().unwrap();
@@ -899,11 +971,16 @@ fn each_file_describes_the_interfaces_of_its_packets_and_keeps_its_size() {
         };
         let target = target(directory.path(), &format!("t-%i.{extension}"));
         let mut recording = Recording::begin(settings, target, at(SECOND), Box::new(())).unwrap();
-        let (mut expected, mut sources) = (Vec::new(), 0);
+        let mut expected = Vec::new();
+        let mut sources = 0;
         for number in 0..500_u32 {
             let data = data(number, 60 + number as usize % 90);
-            let record =
-                Record { timestamp: Some(at(2 * SECOND)), wire_len: 200, data: &data, ..Record::default() };
+            let record = Record {
+                timestamp: Some(at(2 * SECOND)),
+                wire_len: 200,
+                data: &data,
+                ..Record::default()
+            };
             // Interfaces come one after the other, and stay for some time.
             let source = (number / 7 + number % 3) as usize;
             if number % 10 == 0 {
@@ -915,7 +992,8 @@ fn each_file_describes_the_interfaces_of_its_packets_and_keeps_its_size() {
             }
             sources = sources.max(recording.sources().len());
         }
-        let (bytes, in_last) = (recording.bytes(), recording.sources());
+        let bytes = recording.bytes();
+        let in_last = recording.sources();
         recording.finish(Vec::new()).unwrap();
         assert!(sources > 3 && sources < 40, "{sources}");
 
@@ -923,18 +1001,27 @@ fn each_file_describes_the_interfaces_of_its_packets_and_keeps_its_size() {
             fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
         assert!(files.len() > 10, "{files:?}");
-        let (mut found, mut file_bytes) = (Vec::new(), 0);
+        let mut found = Vec::new();
+        let mut file_bytes = 0;
         for file in &files {
             let mut reader = Reader::open(file).unwrap();
-            while let Some(interface) = reader.next_record().unwrap().map(|record| record.interface) {
+            while let Some(interface) = reader.next_record().unwrap().map(|record| record.interface)
+            {
                 found.push(reader.interfaces()[interface as usize].name.clone());
             }
             // Room for the counts at the end is kept.
             let interfaces = reader.interfaces().len() as u64;
-            assert!(interfaces < 40, "a file does not describe all interfaces that were: {interfaces}");
+            assert!(
+                interfaces < 40,
+                "a file does not describe all interfaces that were: {interfaces}"
+            );
             if compression == Compression::None {
                 let len = file.metadata().unwrap().len();
-                assert!(len + interfaces * TAIL_BYTES <= BYTES_MAX, "{} has {len} bytes", file.display());
+                assert!(
+                    len + interfaces * TAIL_BYTES <= BYTES_MAX,
+                    "{} has {len} bytes",
+                    file.display()
+                );
                 file_bytes += len;
             }
         }
@@ -947,6 +1034,10 @@ fn each_file_describes_the_interfaces_of_its_packets_and_keeps_its_size() {
             reader.interfaces().iter().map(|interface| interface.name.clone()).collect::<Vec<_>>()
         });
         let last = last.unwrap();
-        assert!(in_last.iter().all(|(source, index)| last[*index as usize] == Some(format!("if{source}"))));
+        assert!(
+            in_last
+                .iter()
+                .all(|(source, index)| last[*index as usize] == Some(format!("if{source}")))
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Weeks of recording in seconds: the rules over months, with a stepped clock, midnights and changes of
-//! daylight saving time; and real files of three weeks, with checks of memory, descriptors and the directory.
+//! Weeks of recording in seconds: the rules over months, with a stepped clock, midnights and
+//! changes of daylight saving time; and real files of three weeks, with checks of memory,
+//! descriptors and the directory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,8 +9,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wirecap_recorder::{
-    Compression, CutRules, Cutter, Durability, Numbering, Pattern, Period, Recording, Room, Settings, Store,
-    StoreRules, Target,
+    Compression, CutRules, Cutter, Durability, Numbering, Pattern, Period, Recording, Room,
+    Settings, Store, StoreRules, Target,
 };
 use wirecap_savefile::{
     Format, Interface, Reader, Record, Section, StreamSink, Timestamp, Writer as SavefileWriter,
@@ -19,8 +20,8 @@ const SECOND: u64 = 1_000_000_000;
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
 
-/// The local clock is one hour ahead of UTC, and two hours from day 20 to day 40 of every 50 days, changing
-/// at 01:00 UTC.
+/// The local clock is one hour ahead of UTC, and two hours from day 20 to day 40 of every 50 days,
+/// changing at 01:00 UTC.
 fn daylight_saving(seconds: i64) -> i64 {
     let day = (seconds - 3600).rem_euclid(50 * 86_400) / 86_400;
     if (20..40).contains(&day) { 7200 } else { 3600 }
@@ -38,15 +39,16 @@ struct Outcome {
     names_most: usize,
 }
 
-/// Distributes packets with these times, in seconds, to files by the rules, and checks the budgets after each
-/// packet.
+/// Distributes packets with these times, in seconds, to files by the rules, and checks the budgets
+/// after each packet.
 fn simulate(cut: CutRules, rules: StoreRules, times: impl Iterator<Item = u64>) -> Outcome {
     const HEAD: u64 = 100;
     const PACKET: u64 = 1000;
     let pattern = Pattern::new(Path::new("d/t-%Y%m%d-%H%M%S-%i.pcap"), Numbering::Pattern).unwrap();
     let mut cutter = Cutter::new(cut, daylight_saving);
     let mut store: Store<PathBuf> = Store::new(rules, []);
-    let (mut disk, mut outcome) = (Disk::new(), Outcome::default());
+    let mut disk = Disk::new();
+    let mut outcome = Outcome::default();
     let mut is_open = false;
     // Every name must be new.
     let mut names = BTreeSet::new();
@@ -136,8 +138,8 @@ fn days_are_cut_at_local_midnight_for_half_a_year() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// A clock that is stepped forward and back, by seconds or by months, produces no duplicate names,
-    /// exceeds no budget, and loses no packet.
+    /// A clock that is stepped forward and back, by seconds or by months, produces no duplicate
+    /// names, exceeds no budget, and loses no packet.
     #[test]
     fn a_stepped_clock_breaks_no_rule(
         steps in proptest::collection::vec((0..500_usize, -40_000_000..40_000_000_i64), 0..12),
@@ -163,7 +165,8 @@ proptest! {
     }
 }
 
-/// The number of descriptors of this process and the bytes of its anonymous memory, from `/proc/self`.
+/// The number of descriptors of this process and the bytes of its anonymous memory, from
+/// `/proc/self`.
 fn resources() -> (usize, u64) {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -176,8 +179,11 @@ fn three_weeks_of_files_use_no_more_resources_than_the_first_days() {
     const KEPT: u64 = 24;
     const DAYS: u64 = 21;
     let folder = tempfile::tempdir().unwrap();
-    let mut head =
-        SavefileWriter::new(StreamSink::new(Vec::new(), "memory"), Format::Pcapng, &Section::default());
+    let mut head = SavefileWriter::new(
+        StreamSink::new(Vec::new(), "memory"),
+        Format::Pcapng,
+        &Section::default(),
+    );
     head.add_interface(&Interface::default()).unwrap();
     let settings = Settings {
         format: Format::Pcapng,
@@ -199,12 +205,14 @@ fn three_weeks_of_files_use_no_more_resources_than_the_first_days() {
     let pattern = Pattern::new(&folder.path().join("t-%i.pcapng.zst"), Numbering::Pattern).unwrap();
     let begin = 1_700_000_000 / HOUR * HOUR;
     let at = |seconds: u64| Timestamp::from_unix_nanos(seconds * SECOND);
-    let mut recording = Recording::begin(settings, Target::Set(pattern), at(begin), Box::new(())).unwrap();
+    let mut recording =
+        Recording::begin(settings, Target::Set(pattern), at(begin), Box::new(())).unwrap();
     let mut early = None;
     let mut written = 0_u64;
     for seconds in (begin..begin + DAYS * DAY).step_by(300) {
         let data = written.to_le_bytes();
-        let record = Record { timestamp: Some(at(seconds)), wire_len: 60, data: &data, ..Record::default() };
+        let record =
+            Record { timestamp: Some(at(seconds)), wire_len: 60, data: &data, ..Record::default() };
         assert!(recording.write(&record, at(seconds)).unwrap());
         written += 1;
         // As in practice, the packets of an hour are on the disk before the next ones arrive.
@@ -215,13 +223,15 @@ fn three_weeks_of_files_use_no_more_resources_than_the_first_days() {
             }
             let files = fs::read_dir(folder.path()).unwrap().count() as u64;
             assert!(files <= KEPT, "{files} files");
-            // Measured here, since the writer is between two files when the first packet of an hour arrives.
+            // Measured here, since the writer is between two files when the first packet of an hour
+            // arrives.
             if written == 2 * DAY / 300 {
                 early = Some(resources());
             }
         }
     }
-    let (early, late) = (early.unwrap(), resources());
+    let early = early.unwrap();
+    let late = resources();
     assert_eq!(early.0, late.0, "descriptors");
     // Other tests run in the same process and use memory for a while.
     assert!(late.1 < early.1 + (8 << 20), "{early:?} {late:?}");

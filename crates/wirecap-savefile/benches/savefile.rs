@@ -1,10 +1,10 @@
 //! The cost of writing a packet to a savefile and of reading one, in ns per packet and GB/s.
 //!
-//! `cargo bench -p wirecap-savefile` runs everything. For callgrind, `... -- pcapng 60 1000000` writes one
-//! million packets of 60 bytes, and `... -- read pcapng 60 1000000` reads them.
+//! `cargo bench -p wirecap-savefile` runs everything. For callgrind, `... -- pcapng 60 1000000`
+//! writes one million packets of 60 bytes, and `... -- read pcapng 60 1000000` reads them.
 //!
-//! The sink counts bytes and discards them, and the files are in memory, so only wirecap is measured. The
-//! baseline is the minimum work of a writer: one copy of the data into a buffer.
+//! The sink counts bytes and discards them, and the files are in memory, so only wirecap is
+//! measured. The baseline is the minimum work of a writer: one copy of the data into a buffer.
 
 use std::env;
 use std::hint::black_box;
@@ -12,7 +12,9 @@ use std::io::{self, Cursor};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wirecap_savefile::{Format, Interface, Reader, Record, Section, Sink, StreamSink, Timestamp, Writer};
+use wirecap_savefile::{
+    Format, Interface, Reader, Record, Section, Sink, StreamSink, Timestamp, Writer,
+};
 
 const PACKETS: u64 = 2_000_000;
 const FILE_PACKETS: u64 = 20_000;
@@ -59,7 +61,8 @@ fn write_packets(format: Format, source: &[u8], len: usize, count: u64, queue: O
         };
         writer.write(black_box(&record)).expect("the sink takes everything");
     }
-    let (expected, packets) = (writer.file_bytes(), writer.packets());
+    let expected = writer.file_bytes();
+    let packets = writer.packets();
     let sink = writer.finish().expect("the sink takes everything");
     assert_eq!((sink.0, packets), (expected, count), "the writer lost bytes or packets");
     sink.0
@@ -81,10 +84,12 @@ fn copy_packets(source: &[u8], len: usize, count: u64) -> u64 {
 
 /// A file of [`FILE_PACKETS`] packets in memory.
 fn file_of(format: Format, source: &[u8], len: usize) -> Arc<[u8]> {
-    let mut writer = Writer::new(StreamSink::new(Vec::new(), "memory"), format, &Section::default());
+    let mut writer =
+        Writer::new(StreamSink::new(Vec::new(), "memory"), format, &Section::default());
     let interface = writer.add_interface(&Interface::default()).expect("memory takes everything");
     for (_, data) in packets(source, len, FILE_PACKETS) {
-        let record = Record { interface, queue: Some(3), wire_len: len as u32, data, ..Record::default() };
+        let record =
+            Record { interface, queue: Some(3), wire_len: len as u32, data, ..Record::default() };
         writer.write(&record).expect("memory takes everything");
     }
     writer.finish().expect("memory takes everything").into_inner().into()
@@ -114,7 +119,8 @@ fn report(name: &str, len: usize, run: impl Fn() -> u64) {
         .collect();
     times.sort();
     let ns = |round: usize| times[round].0.as_nanos() as f64 / PACKETS as f64;
-    let (median, bytes) = (ns(ROUNDS / 2), times[0].1);
+    let median = ns(ROUNDS / 2);
+    let bytes = times[0].1;
     println!(
         "{name:<14} {len:>5} B  {median:>7.2} ns/packet ({:.2}-{:.2})  {:>6.2} GB/s",
         ns(0),
@@ -125,7 +131,8 @@ fn report(name: &str, len: usize, run: impl Fn() -> u64) {
 
 fn main() {
     let source = vec![0x5a; SOURCE_BYTES];
-    let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<String> =
+        env::args().skip(1).filter(|argument| argument != "--bench").collect();
     if let [task @ .., format, len, count] = arguments.as_slice() {
         let format = if format == "pcap" { Format::Pcap } else { Format::Pcapng };
         let [len, count] = [len, count].map(|number| number.parse().expect("a number"));
@@ -139,7 +146,9 @@ fn main() {
         report("copy only", len, || copy_packets(&source, len, PACKETS));
         report("pcap", len, || write_packets(Format::Pcap, &source, len, PACKETS, None));
         report("pcapng", len, || write_packets(Format::Pcapng, &source, len, PACKETS, None));
-        report("pcapng, queue", len, || write_packets(Format::Pcapng, &source, len, PACKETS, Some(3)));
+        report("pcapng, queue", len, || {
+            write_packets(Format::Pcapng, &source, len, PACKETS, Some(3))
+        });
         for (name, format) in [("read pcap", Format::Pcap), ("read pcapng", Format::Pcapng)] {
             let file = file_of(format, &source, len);
             report(name, len, || read_packets(&file, PACKETS));

@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use crate::{Direction, Interface, LinkType, PACKET_BYTES_MAX, Section, Statistics, Timestamp};
 
-/// Maximum length of a block. A length field in a file must not make the reader allocate more memory than
-/// this.
+/// Maximum length of a block. A length field in a file must not make the reader allocate more
+/// memory than this.
 pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
 
-/// The maximum packet length accepted for a link type. As in libpcap, it is larger for USB and D-Bus.
+/// The maximum packet length accepted for a link type. As in libpcap, it is larger for USB and
+/// D-Bus.
 pub(crate) fn data_bytes_max(link_type: LinkType) -> u32 {
     match link_type.0 {
         186 | 189 | 220 | 231 | 249 | 266 => BLOCK_BYTES_MAX,

@@ -1,13 +1,14 @@
-//! Converts a savefile to another one with selected packets. From pcapng to pcapng it copies block by block,
-//! so nothing else of the file is lost. Otherwise it counts the items that the copy cannot store.
+//! Converts a savefile to another one with selected packets. From pcapng to pcapng it copies block
+//! by block, so nothing else of the file is lost. Otherwise it counts the items that the copy
+//! cannot store.
 
 use std::fmt;
 
 use crate::contents::{Packet, Step};
 use crate::fields::{ByteOrder, Fields};
 use crate::pcapng::{
-    DECRYPTION_SECRETS, ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, NAME_RESOLUTION,
-    OBSOLETE_PACKET, SECTION_HEADER, SIMPLE_PACKET, option, padded,
+    DECRYPTION_SECRETS, ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
+    NAME_RESOLUTION, OBSOLETE_PACKET, SECTION_HEADER, SIMPLE_PACKET, option, padded,
 };
 use crate::{Format, Interface, ReadError, Reader, Record, Section, Sink, WriteError, Writer};
 
@@ -97,7 +98,11 @@ impl fmt::Display for LeftOut {
                 "descriptions of interfaces and sections",
             ),
             (self.name_resolutions, "block of name resolution", "blocks of name resolution"),
-            (self.decryption_secrets, "block of decryption secrets", "blocks of decryption secrets"),
+            (
+                self.decryption_secrets,
+                "block of decryption secrets",
+                "blocks of decryption secrets",
+            ),
             (self.statistics, "block of statistics", "blocks of statistics"),
             (self.other_blocks, "block of another kind", "blocks of other kinds"),
         ];
@@ -106,19 +111,21 @@ impl fmt::Display for LeftOut {
             let separator = if index == 0 { "" } else { ", " };
             write!(f, "{separator}{count} {}", if count == 1 { one } else { several })?;
         }
+
         Ok(())
     }
 }
 
 impl<S: Sink> Conversion<S> {
-    /// Copies the contents of `reader`, which must be [at its start](Reader::from_start). Packets are
-    /// truncated to `snap_len` bytes; 0 for no limit.
+    /// Copies the contents of `reader`, which must be [at its start](Reader::from_start). Packets
+    /// are truncated to `snap_len` bytes; 0 for no limit.
     pub fn new(reader: Reader, sink: S, format: Format, snap_len: u32) -> Self {
         let writer = match (reader.format(), format) {
             (Format::Pcapng, Format::Pcapng) => Writer::of_blocks(sink),
             _ => Writer::new(sink, format, &Section::default()),
         };
-        let (left_out, changed) = (LeftOut::default(), Vec::new());
+        let left_out = LeftOut::default();
+        let changed = Vec::new();
         Self { reader, writer, format, snap_len, interfaces: 0, left_out, changed }
     }
 
@@ -132,8 +139,8 @@ impl<S: Sink> Conversion<S> {
         &mut self.writer
     }
 
-    /// Copies the next block, or the next packet if `chooses` accepts it. `chooses` also receives the file's
-    /// interfaces.
+    /// Copies the next block, or the next packet if `chooses` accepts it. `chooses` also receives
+    /// the file's interfaces.
     ///
     /// # Errors
     ///
@@ -147,6 +154,7 @@ impl<S: Sink> Conversion<S> {
         if !by_block {
             self.add_interfaces()?;
         }
+
         match step {
             Step::End => {
                 if !by_block && self.interfaces == 0 {
@@ -159,6 +167,7 @@ impl<S: Sink> Conversion<S> {
             Step::Other(place) => {
                 let order = self.reader.byte_order();
                 let block = self.reader.bytes(place);
+
                 match by_block {
                     true => {
                         let block = changed_block(block, order, self.snap_len, &mut self.changed);
@@ -178,7 +187,8 @@ impl<S: Sink> Conversion<S> {
         }
     }
 
-    /// Passes all buffered bytes to the sink, and returns the writer and the numbers of omitted items.
+    /// Passes all buffered bytes to the sink, and returns the writer and the numbers of omitted
+    /// items.
     ///
     /// # Errors
     ///
@@ -198,7 +208,9 @@ impl<S: Sink> Conversion<S> {
             0 => record.data.len(),
             snap_len => record.data.len().min(snap_len as usize),
         };
+
         let block = self.reader.bytes(packet.block.clone());
+
         if self.is_by_block() {
             if keep == record.data.len() {
                 return self.writer.block(block);
@@ -207,10 +219,12 @@ impl<S: Sink> Conversion<S> {
             cut(block, data, keep, self.reader.byte_order(), &mut self.changed);
             return self.writer.block(&self.changed);
         }
+
         record.data = &record.data[..keep];
         if self.reader.format() == Format::Pcapng {
             self.left_out.add_packet(block, self.reader.byte_order());
         }
+
         self.writer.write(&record)
     }
 
@@ -218,12 +232,15 @@ impl<S: Sink> Conversion<S> {
     fn add_interfaces(&mut self) -> Result<(), WriteError> {
         while let Some(interface) = self.reader.interfaces().get(self.interfaces) {
             let mut interface = interface.clone();
-            if self.snap_len != 0 && (interface.snap_len == 0 || interface.snap_len > self.snap_len) {
+            if self.snap_len != 0 && (interface.snap_len == 0 || interface.snap_len > self.snap_len)
+            {
                 interface.snap_len = self.snap_len;
             }
+
             if self.reader.format() == Format::Pcap {
                 interface.time_source = Some("as in the pcap file".to_owned());
             }
+
             match self.interfaces {
                 0 if self.reader.format() != self.format => {
                     self.writer.add_adjustable_interface(&interface)?;
@@ -235,19 +252,29 @@ impl<S: Sink> Conversion<S> {
                 }
                 _ => drop(self.writer.add_interface(&interface)?),
             }
+
             self.interfaces += 1;
         }
         Ok(())
     }
 }
 
-/// The block for the copy: section headers with unknown length, and interfaces with the new `snap_len`.
-fn changed_block<'a>(block: &'a [u8], order: ByteOrder, snap_len: u32, changed: &'a mut Vec<u8>) -> &'a [u8] {
+/// The block for the copy: section headers with unknown length, and interfaces with the new
+/// `snap_len`.
+fn changed_block<'a>(
+    block: &'a [u8],
+    order: ByteOrder,
+    snap_len: u32,
+    changed: &'a mut Vec<u8>,
+) -> &'a [u8] {
     const SECTION_LENGTH: usize = 16;
     const SNAP_LEN: usize = 12;
+
     let block_type = Fields::new(block, 0, order).u32().unwrap_or_default();
-    let known_snap_len = Fields::new(block, SNAP_LEN.min(block.len()), order).u32().unwrap_or_default();
+    let known_snap_len =
+        Fields::new(block, SNAP_LEN.min(block.len()), order).u32().unwrap_or_default();
     changed.clear();
+
     match block_type {
         SECTION_HEADER if block.len() >= SECTION_LENGTH + 12 => {
             changed.extend_from_slice(block);
@@ -263,22 +290,32 @@ fn changed_block<'a>(block: &'a [u8], order: ByteOrder, snap_len: u32, changed: 
         }
         _ => return block,
     }
+
     changed
 }
 
 /// Truncates the data of a packet's block, which are at `data`, to `keep` bytes.
-fn cut(block: &[u8], data: std::ops::Range<usize>, keep: usize, order: ByteOrder, into: &mut Vec<u8>) {
+fn cut(
+    block: &[u8],
+    data: std::ops::Range<usize>,
+    keep: usize,
+    order: ByteOrder,
+    into: &mut Vec<u8>,
+) {
     const CAPTURED_LEN: usize = 20;
     let block_type = Fields::new(block, 0, order).u32().unwrap_or_default();
     let end = block.len() - 4;
     let options = (data.start + padded(data.len())).min(end);
+
     into.clear();
     into.extend_from_slice(&block[..data.start + keep]);
     into.resize(padded(into.len()), 0);
     into.extend_from_slice(&block[options..end]);
+
     let len = order.bytes_of_u32(into.len() as u32 + 4);
     into.extend_from_slice(&len);
     into[4..8].copy_from_slice(&len);
+
     // A simple packet has no captured length; it follows from the interface's `snap_len`.
     if block_type != SIMPLE_PACKET {
         into[CAPTURED_LEN..CAPTURED_LEN + 4].copy_from_slice(&order.bytes_of_u32(keep as u32));
@@ -300,10 +337,12 @@ impl LeftOut {
     fn add_block(&mut self, block: &[u8], order: ByteOrder) {
         const SECTION_OPTIONS: usize = 24;
         const INTERFACE_OPTIONS: usize = 16;
+
         let Some(block_type) = Fields::new(block, 0, order).u32() else { return };
         match block_type {
             SECTION_HEADER | INTERFACE_DESCRIPTION => {
-                let start = if block_type == SECTION_HEADER { SECTION_OPTIONS } else { INTERFACE_OPTIONS };
+                let start =
+                    if block_type == SECTION_HEADER { SECTION_OPTIONS } else { INTERFACE_OPTIONS };
                 let (comments, others) = options(block, start, order);
                 self.comments += comments;
                 self.descriptions += others;
@@ -316,12 +355,14 @@ impl LeftOut {
     }
 }
 
-/// The numbers of comments and of other options of a block from `start` on. Options needed to read an
-/// interface's packets (`if_tsresol`, `if_tsoffset`, `if_fcslen`) are not counted.
+/// The numbers of comments and of other options of a block from `start` on. Options needed to read
+/// an interface's packets (`if_tsresol`, `if_tsoffset`, `if_fcslen`) are not counted.
 fn options(block: &[u8], start: usize, order: ByteOrder) -> (u64, u64) {
-    let (mut comments, mut others) = (0, 0);
+    let mut comments = 0;
+    let mut others = 0;
     let block_type = Fields::new(block, 0, order).u32();
     let mut fields = Fields::new(&block[..block.len() - 4], start, order);
+
     while let (Some(code), Some(len)) = (fields.u16(), fields.u16()) {
         match code {
             option::END => break,
@@ -334,5 +375,6 @@ fn options(block: &[u8], start: usize, order: ByteOrder) -> (u64, u64) {
             break;
         }
     }
+
     (comments, others)
 }

@@ -1,5 +1,6 @@
-//! What a copy of some packets of a pcapng file keeps besides the packets: their options, and blocks that mean the same in
-//! any section. Both are converted to little-endian, the byte order of written files.
+//! What a copy of some packets of a pcapng file keeps besides the packets: their options, and
+//! blocks that mean the same in any section. Both are converted to little-endian, the byte order of
+//! written files.
 
 use crate::fields::{ByteOrder, Fields};
 use crate::pcapng::{
@@ -28,7 +29,8 @@ impl<'a> PacketOptions<'a> {
         Self { bytes, order }
     }
 
-    /// The options for [`Writer::write_with_options`](crate::Writer::write_with_options), up to the first invalid one.
+    /// The options for [`Writer::write_with_options`](crate::Writer::write_with_options), up to the
+    /// first invalid one.
     pub fn to_little_endian(&self) -> Vec<u8> {
         options(self.bytes, self.order, number_of_packet)
     }
@@ -57,17 +59,20 @@ impl<'a> Block<'a> {
         self.statistics
     }
 
-    /// The whole block, for [`Writer::write_block`](crate::Writer::write_block), if it means the same in any section: name
-    /// resolution, decryption secrets, a journal entry, or a custom block. `None` for other blocks, and for an invalid one
-    /// of another byte order.
+    /// The whole block, for [`Writer::write_block`](crate::Writer::write_block), if it means the
+    /// same in any section: name resolution, decryption secrets, a journal entry, or a custom
+    /// block. `None` for other blocks, and for an invalid one of another byte order.
     pub fn portable(&self) -> Option<Vec<u8>> {
         let mut body = Fields::new(self.bytes.get(..self.bytes.len() - 4)?, 0, self.order);
         let [block_type, _] = body.words()?;
-        let is_portable =
-            matches!(block_type, NAME_RESOLUTION | DECRYPTION_SECRETS | JOURNAL | CUSTOM | CUSTOM_NOT_COPIED);
+        let is_portable = matches!(
+            block_type,
+            NAME_RESOLUTION | DECRYPTION_SECRETS | JOURNAL | CUSTOM | CUSTOM_NOT_COPIED
+        );
         if !is_portable || self.order == ByteOrder::Little {
             return is_portable.then(|| self.bytes.to_vec());
         }
+
         let body = match block_type {
             NAME_RESOLUTION => name_resolution(body)?,
             DECRYPTION_SECRETS => secrets(body)?,
@@ -83,8 +88,10 @@ impl<'a> Block<'a> {
 /// Records of names up to the one of type 0, then options.
 fn name_resolution(mut body: Fields<'_>) -> Option<Vec<u8>> {
     let mut converted = Vec::new();
+
     loop {
-        let (record_type, len) = (body.u16()?, body.u16()?);
+        let record_type = body.u16()?;
+        let len = body.u16()?;
         converted.extend(record_type.to_le_bytes());
         converted.extend(len.to_le_bytes());
         if record_type == 0 {
@@ -92,6 +99,7 @@ fn name_resolution(mut body: Fields<'_>) -> Option<Vec<u8>> {
         }
         converted.extend_from_slice(body.bytes(padded(len.into()))?);
     }
+
     converted.extend(ended(options(body.rest(), body.order(), |_| 0)));
     Some(converted)
 }
@@ -112,8 +120,8 @@ fn ended(mut options: Vec<u8>) -> Vec<u8> {
     options
 }
 
-/// Bytes of the number that a packet's option begins with: the flags, the number of lost packets, the packet's identifier,
-/// the queue.
+/// Bytes of the number that a packet's option begins with: the flags, the number of lost packets,
+/// the packet's identifier, the queue.
 fn number_of_packet(code: u16) -> usize {
     match code {
         option::EPB_FLAGS | option::EPB_QUEUE => 4,
@@ -136,8 +144,8 @@ fn number_of_custom(code: u16) -> usize {
     if matches!(code, 2988 | 2989 | 19_372 | 19_373) { 4 } else { 0 }
 }
 
-/// The options in `bytes` up to the end or the first invalid one, in little-endian order, without the end.
-/// `number_bytes` returns how many bytes of the value with this code are a number.
+/// The options in `bytes` up to the end or the first invalid one, in little-endian order, without
+/// the end. `number_bytes` returns how many bytes of the value with this code are a number.
 fn options(bytes: &[u8], order: ByteOrder, number_bytes: impl Fn(u16) -> usize) -> Vec<u8> {
     let mut fields = Fields::new(bytes, 0, order);
     let mut converted = Vec::new();
@@ -151,7 +159,8 @@ fn options(bytes: &[u8], order: ByteOrder, number_bytes: impl Fn(u16) -> usize) 
     converted
 }
 
-/// Appends an option in little-endian order, whose value begins with a number of `number_bytes` in `order`.
+/// Appends an option in little-endian order, whose value begins with a number of `number_bytes` in
+/// `order`.
 pub(crate) fn push_option(
     into: &mut Vec<u8>,
     code: u16,
@@ -161,13 +170,16 @@ pub(crate) fn push_option(
 ) {
     into.extend(code.to_le_bytes());
     into.extend((value.len() as u16).to_le_bytes());
+
     let start = into.len();
     into.extend_from_slice(value);
+
     if order == ByteOrder::Big
         && let Some(number) = into.get_mut(start..start + number_bytes)
     {
         number.reverse();
     }
+
     into.resize(padded(into.len()), 0);
 }
 
@@ -196,6 +208,7 @@ mod tests {
             order.option(1, b"a comment"),
             order.option(0, &[]),
         ];
+
         let options = [
             order.option(1, b"suspicious"),
             order.option(2, &order.u32(0x0001_0002)),
@@ -223,6 +236,7 @@ mod tests {
         let mut writer =
             Writer::new(StreamSink::new(Vec::new(), "memory"), Format::Pcapng, &Section::default());
         let mut statistics = None;
+
         while let Some(element) = reader.next_element().unwrap() {
             match element {
                 Element::Packet(record, interface, options) => {
@@ -230,11 +244,15 @@ mod tests {
                     writer.write_with_options(&record, &options.to_little_endian()).unwrap();
                 }
                 Element::Block(block) => {
-                    block.portable().into_iter().for_each(|block| writer.write_block(&block).unwrap());
+                    block
+                        .portable()
+                        .into_iter()
+                        .for_each(|block| writer.write_block(&block).unwrap());
                     statistics = block.statistics().map(|(counts, _)| *counts).or(statistics);
                 }
             }
         }
+
         writer.statistics(&statistics.unwrap()).unwrap();
         writer.finish().unwrap().into_inner()
     }

@@ -28,7 +28,8 @@ impl Format {
         }
     }
 
-    /// Encodes the packet into `slot`, which has [`encoded_len`](Self::encoded_len) bytes of any content.
+    /// Encodes the packet into `slot`, which has [`encoded_len`](Self::encoded_len) bytes of any
+    /// content.
     ///
     /// # Panics
     ///
@@ -54,9 +55,11 @@ impl Format {
                 bytes_max: PACKET_BYTES_MAX as usize,
             });
         }
+
         if record.is_time_out_of_range {
             return Err(WriteError::TimeOutOfRange);
         }
+
         match self {
             Self::Pcap if !pcap::holds_time(record) => {
                 Err(WriteError::TooLate { timestamp: record.timestamp.unwrap_or_default() })
@@ -68,7 +71,9 @@ impl Format {
     /// The number of bytes of the whole packets in the first `limit` bytes of `bytes`, which
     /// [`encode`](Self::encode) filled, and the number of these packets.
     pub fn whole_packets(self, bytes: &[u8], limit: usize) -> (usize, u64) {
-        let (mut boundary, mut packets) = (0, 0);
+        let mut boundary = 0;
+        let mut packets = 0;
+
         while boundary < limit {
             let (len, is_packet) = match self {
                 Self::Pcapng => pcapng::next_block(&bytes[boundary..]),
@@ -77,6 +82,7 @@ impl Format {
             if boundary + len > limit {
                 break;
             }
+
             boundary += len;
             packets += u64::from(is_packet);
         }

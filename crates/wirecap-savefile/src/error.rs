@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 /// Why a savefile could not be read.
 ///
-/// Offsets are in bytes from the beginning of the file; for a compressed file, of its decompressed contents.
+/// Offsets are in bytes from the beginning of the file; for a compressed file, of its decompressed
+/// contents.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -66,7 +67,8 @@ pub enum ReadError {
     },
 }
 
-/// The compressor of a file that begins with these bytes, and its program, if this crate does not read its files.
+/// The compressor of a file that begins with these bytes, and its program, if this crate does not
+/// read its files.
 fn compressor(magic: &[u8; 4]) -> Option<(&'static str, &'static str)> {
     match magic {
         [0x04, 0x22, 0x4d, 0x18] => Some(("LZ4", "lz4")),

@@ -1,4 +1,5 @@
-//! Reads the fields of a header or block in sequence, in the byte order of the program that wrote them.
+//! Reads the fields of a header or block in sequence, in the byte order of the program that wrote
+//! them.
 
 use std::array;
 use std::mem;

@@ -1,13 +1,13 @@
 //! Writes and reads packets in pcapng and pcap files.
 //!
-//! A [`Writer`] collects blocks in one large buffer and passes them to its [`Sink`] in writes that end at a
-//! packet boundary. A packet costs one header, one copy and no system call.
+//! A [`Writer`] collects blocks in one large buffer and passes them to its [`Sink`] in writes that
+//! end at a packet boundary. A packet costs one header, one copy and no system call.
 //!
-//! Formats: the IETF's drafts *PCAP Now Generic* (pcapng) and *PCAP Capture File Format* (pcap). Both are
-//! written little-endian with times in nanoseconds.
+//! Formats: the IETF's drafts *PCAP Now Generic* (pcapng) and *PCAP Capture File Format* (pcap).
+//! Both are written little-endian with times in nanoseconds.
 //!
-//! The crate needs no kernel interface and no privileges, and has no unsafe code. It is the file support of
-//! the capture engine `wirecap`, which exports it as `wirecap::savefile`.
+//! The crate needs no kernel interface and no privileges, and has no unsafe code. It is the file
+//! support of the capture engine `wirecap`, which exports it as `wirecap::savefile`.
 //!
 //! ```
 //! use wirecap_savefile::{Format, Interface, Reader, Record, Section, StreamSink, Timestamp, Writer};
@@ -31,8 +31,8 @@
 //!
 //! # Features
 //!
-//! `compressed`, on by default, reads files compressed by gzip or Zstandard. Without it the crate depends
-//! only on the standard library, and such a file causes [`ReadError::Source`].
+//! `compressed`, on by default, reads files compressed by gzip or Zstandard. Without it the crate
+//! depends only on the standard library, and such a file causes [`ReadError::Source`].
 
 mod contents;
 mod conversion;
@@ -119,7 +119,8 @@ pub enum Direction {
     Outbound,
 }
 
-/// The program and host that captured a file. The texts are stored in pcapng only, each up to 65,535 bytes.
+/// The program and host that captured a file. The texts are stored in pcapng only, each up to
+/// 65,535 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Section {
     /// The capturing program and its version.
@@ -153,9 +154,11 @@ pub struct Interface {
     pub fcs_len: Option<u8>,
     /// The clock of its timestamps, in a comment of the file: `packet times: hardware clock`.
     ///
-    /// Without a clock this is `None`, the packets have time 0, and the comment is `packet times: none`.
+    /// Without a clock this is `None`, the packets have time 0, and the comment is
+    /// `packet times: none`.
     pub time_source: Option<String>,
-    /// Other options of pcapng: comments, addresses, speeds. Each has its code, its length and its value in little-endian order.
+    /// Other options of pcapng: comments, addresses, speeds. Each has its code, its length and its
+    /// value in little-endian order.
     pub other_options: Vec<u8>,
 }
 
@@ -164,19 +167,21 @@ pub struct Interface {
 pub struct Record<'a> {
     /// Index of its interface in the file.
     pub interface: u32,
-    /// The time of capture. Only simple packets of pcapng have no time; a [`Writer`] writes 0 for `None`.
+    /// The time of capture. Only simple packets of pcapng have no time; a [`Writer`] writes 0 for
+    /// `None`.
     pub timestamp: Option<Timestamp>,
-    /// The packet has a time, but one before 1970 or after 2554, which `timestamp` cannot hold. A [`Writer`] rejects such a
-    /// packet.
+    /// The packet has a time, but one before 1970 or after 2554, which `timestamp` cannot hold. A
+    /// [`Writer`] rejects such a packet.
     pub is_time_out_of_range: bool,
     /// The packet's receive queue; stored in pcapng only.
     pub queue: Option<u32>,
     /// Received or sent; stored in pcapng only.
     pub direction: Option<Direction>,
-    /// Its length on the wire, in bytes; greater than the length of `data` if the packet was truncated.
+    /// Its length on the wire, in bytes; greater than the length of `data` if the packet was
+    /// truncated.
     pub wire_len: u32,
-    /// The captured bytes. Numbers in the byte order of the capturing system, before packets of some link types, are
-    /// little-endian.
+    /// The captured bytes. Numbers in the byte order of the capturing system, before packets of
+    /// some link types, are little-endian.
     pub data: &'a [u8],
 }
 

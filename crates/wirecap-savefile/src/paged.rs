@@ -1,15 +1,17 @@
 //! A Zstandard frame whose pages can be read separately.
 //!
-//! A compressed file is one frame, because Wireshark 4.0 ends at the end of the first frame, and 4.4 calls a file with bytes after
-//! its last frame damaged. Random access needs parts that do not depend on each other, so the blocks of a page refer to no byte,
-//! table or offset of an earlier page. After each page comes a *mark*: four blocks of zero bytes, which decompressors accept and
+//! A compressed file is one frame, because Wireshark 4.0 ends at the end of the first frame, and
+//! 4.4 calls a file with bytes after its last frame damaged. Random access needs parts that do not
+//! depend on each other, so the blocks of a page refer to no byte, table or offset of an earlier
+//! page. After each page comes a *mark*: four blocks of zero bytes, which decompressors accept and
 //! ignore. Each has a byte of the page's checksum.
 //!
 //! ```text
 //! head (6 bytes) │ blocks of a page │ mark (16) │ blocks of a page │ mark (16) │ … │ end (7)
 //! ```
 //!
-//! A reader of a page decompresses a frame with its own head and these blocks. `docs/design/recorder.md` has the numbers.
+//! A reader of a page decompresses a frame with its own head and these blocks.
+//! `docs/design/recorder.md` has the numbers.
 
 use std::hash::Hasher;
 use std::io::{self, Read};
@@ -137,7 +139,8 @@ impl<R: Read> Pages<R> {
 }
 
 impl<R: Read, D: Operation> Pages<R, D> {
-    /// Reads pages of a frame, without the frame's head and end, by a decompressor that has just been made or reset.
+    /// Reads pages of a frame, without the frame's head and end, by a decompressor that has just
+    /// been made or reset.
     ///
     /// # Errors
     ///
@@ -159,6 +162,7 @@ impl<R: Read, D: Operation> Pages<R, D> {
             position: 0,
         };
         pages.decompress()?;
+
         Ok(pages)
     }
 
@@ -189,18 +193,25 @@ impl<R: Read, D: Operation> Pages<R, D> {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::UnexpectedEof`] if the source ends within a page or the end of the frame, [`io::ErrorKind::InvalidData`]
-    /// if it is damaged, or not of pages, and errors of the source.
+    /// [`io::ErrorKind::UnexpectedEof`] if the source ends within a page or the end of the frame,
+    /// [`io::ErrorKind::InvalidData`] if it is damaged, or not of pages, and errors of the source.
     pub fn next_block(&mut self) -> io::Result<Found> {
         (self.given, self.compressed) = (0, std::mem::take(&mut self.compressed));
         self.block.clear();
         self.compressed.clear();
-        if !self.is_in_page && self.source.by_ref().take(1).read_to_end(&mut self.compressed)? == 0 {
+
+        if !self.is_in_page && self.source.by_ref().take(1).read_to_end(&mut self.compressed)? == 0
+        {
             return Ok(Found::EndOfSource);
         }
+
         self.read_to(BLOCK_HEADER_BYTES)?;
-        let header = u32::from_le_bytes([self.compressed[0], self.compressed[1], self.compressed[2], 0]);
-        let (is_last, block_type, size) = (header & 1 == 1, header >> 1 & 3, (header >> 3) as usize);
+        let header =
+            u32::from_le_bytes([self.compressed[0], self.compressed[1], self.compressed[2], 0]);
+        let is_last = header & 1 == 1;
+        let block_type = header >> 1 & 3;
+        let size = (header >> 3) as usize;
+
         match (is_last, block_type, size) {
             (true, RAW, 0) if !self.is_in_page => {
                 self.read_to(END_BYTES)?;
@@ -258,7 +269,9 @@ impl<R: Read, D: Operation> Pages<R, D> {
             let before = (input.pos(), self.block.len());
             self.block.reserve(BLOCK_BYTES_MAX);
             let mut output = OutBuffer::around_pos(&mut self.block, before.1);
-            self.decoder.run(&mut input, &mut output).map_err(|error| invalid(&error.to_string()))?;
+            self.decoder
+                .run(&mut input, &mut output)
+                .map_err(|error| invalid(&error.to_string()))?;
             if input.pos() == self.compressed.len() && before == (input.pos(), self.block.len()) {
                 return Ok(());
             }
@@ -288,7 +301,8 @@ mod tests {
 
     /// A frame of these pages, without compression.
     fn frame(pages: &[&[u8]]) -> Vec<u8> {
-        let (mut frame, mut checksum) = (HEAD.to_vec(), Checksum::default());
+        let mut frame = HEAD.to_vec();
+        let mut checksum = Checksum::default();
         for page in pages {
             frame.extend(
                 page.chunks(BLOCK_BYTES_MAX)
@@ -331,11 +345,13 @@ mod tests {
         let pages: [&[u8]; 2] = [b"a page of a few bytes", b"and another one"];
         let whole = frame(&pages);
         let ends_of_pages = [HEAD.len(), HEAD.len() + 3 + 21 + MARK_BYTES, whole.len() - END_BYTES];
+
         for end in HEAD.len()..whole.len() {
             let error = read(&whole[..end]).err().map(|error| error.kind());
             let expected = (!ends_of_pages.contains(&end)).then_some(io::ErrorKind::UnexpectedEof);
             assert_eq!(error, expected, "{end} of {} bytes", whole.len());
         }
+
         for at in HEAD.len()..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0x20;

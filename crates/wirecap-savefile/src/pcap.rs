@@ -24,6 +24,7 @@ pub(crate) fn file_header(interface: &Interface) -> [u8; FILE_HEADER] {
     for (bytes, word) in header.chunks_exact_mut(4).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
+
     header
 }
 
@@ -38,7 +39,8 @@ pub(crate) fn fcs_len(link_type: u32) -> Option<u8> {
     (link_type & FCS_LEN_IS_THERE != 0).then_some((link_type >> 28) as u8 * 2)
 }
 
-/// The maximum packet length that readers of the file accept: libpcap silently truncates longer ones.
+/// The maximum packet length that readers of the file accept: libpcap silently truncates longer
+/// ones.
 pub(crate) fn snap_len(interface: &Interface) -> u32 {
     match interface.snap_len {
         0 => PACKET_BYTES_MAX,
@@ -59,8 +61,8 @@ pub(crate) fn holds_time(record: &Record<'_>) -> bool {
     record.timestamp.is_none_or(|timestamp| timestamp.unix_nanos() < END_NANOS)
 }
 
-/// Encodes the packet into `slot`, which has [`packet_len`] bytes of any content. The packet's time must
-/// [fit](holds_time).
+/// Encodes the packet into `slot`, which has [`packet_len`] bytes of any content. The packet's time
+/// must [fit](holds_time).
 #[inline]
 pub(crate) fn packet(slot: &mut [u8], record: &Record<'_>) {
     let (header, data) = slot.split_first_chunk_mut().expect("it has room for the header");
@@ -72,14 +74,15 @@ pub(crate) fn packet(slot: &mut [u8], record: &Record<'_>) {
 #[inline]
 fn packet_header(slot: &mut [u8; PACKET_HEADER], record: &Record<'_>) {
     let timestamp = record.timestamp.unwrap_or_default();
-    let time = u64::from(timestamp.subsec_nanos()) << 32 | u64::from(timestamp.unix_seconds() as u32);
+    let time =
+        u64::from(timestamp.subsec_nanos()) << 32 | u64::from(timestamp.unix_seconds() as u32);
     let lengths = u64::from(record.wire_len) << 32 | record.data.len() as u64;
     slot[0..8].copy_from_slice(&time.to_le_bytes());
     slot[8..16].copy_from_slice(&lengths.to_le_bytes());
 }
 
-/// The length of the packet at the beginning of `bytes`, including its header; only for packets encoded by
-/// this module.
+/// The length of the packet at the beginning of `bytes`, including its header; only for packets
+/// encoded by this module.
 pub(crate) fn next_packet_len(bytes: &[u8]) -> usize {
     let data_len = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
     PACKET_HEADER + data_len as usize
@@ -93,7 +96,8 @@ mod tests {
 
     #[test]
     fn a_file_header_has_the_nanosecond_magic() {
-        let interface = Interface { link_type: LinkType::RAW, snap_len: 96, ..Interface::default() };
+        let interface =
+            Interface { link_type: LinkType::RAW, snap_len: 96, ..Interface::default() };
         let expected =
             [0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 96, 0, 0, 0, 101, 0, 0, 0];
         assert_eq!(file_header(&interface), expected);

@@ -7,13 +7,14 @@ use crate::window::Window;
 use crate::{Interface, LinkType, ReadError, Timestamp};
 
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
-/// The magic number of Alexey Kuznetsov's patched tcpdump of the 1990s, which has longer packet headers.
+/// The magic number of Alexey Kuznetsov's patched tcpdump of the 1990s, which has longer packet
+/// headers.
 const MAGIC_KUZNETSOV: u32 = 0xa1b2_cd34;
 /// These headers end with interface, protocol and packet type.
 const PACKET_HEADER_KUZNETSOV: usize = PACKET_HEADER + 8;
 
-/// Undefined bits of the word with the link type. Like libpcap, the reader rejects a file that has one of
-/// them set.
+/// Undefined bits of the word with the link type. Like libpcap, the reader rejects a file that has
+/// one of them set.
 const RESERVED_BITS: u32 = 0x03ff_0000;
 
 /// The version number that DG/UX wrote.
@@ -44,21 +45,32 @@ impl PcapReader {
         window: &mut Window,
         contents: &mut Contents,
     ) -> Result<Self, ReadError> {
-        let (order, fraction_ns, header_len) = variant(magic).ok_or(ReadError::UnknownFormat { magic })?;
+        let (order, fraction_ns, header_len) =
+            variant(magic).ok_or(ReadError::UnknownFormat { magic })?;
         let header = window.need(FILE_HEADER, "file header")?.unwrap_or_default();
-        let header = FileHeader::read(Fields::new(header, 0, order)).expect("a file header has 24 bytes");
+        let header =
+            FileHeader::read(Fields::new(header, 0, order)).expect("a file header has 24 bytes");
+
         if header.link_type & RESERVED_BITS != 0 {
-            let problem = format!("the link type is {:#x}, with reserved bits set", header.link_type);
+            let problem =
+                format!("the link type is {:#x}, with reserved bits set", header.link_type);
             return Err(ReadError::Malformed { offset: 0, problem });
         }
+
         let lengths = header.lengths().ok_or_else(|| ReadError::Malformed {
             offset: 0,
-            problem: format!("the file has pcap version {}.{}, not 2.0 to 2.4", header.major, header.minor),
+            problem: format!(
+                "the file has pcap version {}.{}, not 2.0 to 2.4",
+                header.major, header.minor
+            ),
         })?;
         window.consume(FILE_HEADER);
+
         let link_type = LinkType(header.link_type as u16);
-        let (snap_len, fcs_len) = (header.snap_len, pcap::fcs_len(header.link_type));
+        let snap_len = header.snap_len;
+        let fcs_len = pcap::fcs_len(header.link_type);
         contents.add_interface(Interface { link_type, snap_len, fcs_len, ..Interface::default() });
+
         let data_bytes_max = data_bytes_max(link_type);
         Ok(Self { order, fraction_ns, header_len, lengths, data_bytes_max })
     }
@@ -71,22 +83,33 @@ impl PcapReader {
     /// Reads the next packet.
     #[inline]
     pub(crate) fn step(&mut self, window: &mut Window) -> Result<Step, ReadError> {
-        let Some(header) = window.need(self.header_len, "packet header")? else { return Ok(Step::End) };
+        let Some(header) = window.need(self.header_len, "packet header")? else {
+            return Ok(Step::End);
+        };
         let words = Fields::new(header, 0, self.order).words();
-        let [seconds, fraction, first, second] = words.expect("a packet header has 16 bytes or more");
+        let [seconds, fraction, first, second] =
+            words.expect("a packet header has 16 bytes or more");
         let (captured_len, wire_len) = self.lengths.in_order(first, second);
         #[cfg(sabotage)]
-        let captured_len = if crate::sabotage::is("pcap-packet-of-any-length") { 0 } else { captured_len };
+        let captured_len =
+            if crate::sabotage::is("pcap-packet-of-any-length") { 0 } else { captured_len };
+
         if captured_len > self.data_bytes_max {
             return Err(ReadError::Malformed {
                 offset: window.offset(),
-                problem: format!("a packet has {captured_len} bytes; the maximum is {}", self.data_bytes_max),
+                problem: format!(
+                    "a packet has {captured_len} bytes; the maximum is {}",
+                    self.data_bytes_max
+                ),
             });
         }
+
         let len = self.header_len + captured_len as usize;
         window.need(len, "packet")?;
+
         let place = window.consume(len);
         let nanos = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.fraction_ns;
+
         Ok(Step::Packet(Packet {
             interface: 0,
             timestamp: Some(Timestamp::from_unix_nanos(nanos)),
@@ -123,7 +146,8 @@ struct FileHeader {
 impl FileHeader {
     fn read(mut fields: Fields<'_>) -> Option<Self> {
         let _magic = fields.u32()?;
-        let (major, minor) = (fields.u16()?, fields.u16()?);
+        let major = fields.u16()?;
+        let minor = fields.u16()?;
         let _time_zone_and_accuracy = fields.u64()?;
         let snap_len = fields.u32()?;
         let link_type = fields.u32()?;

@@ -1,7 +1,7 @@
 //! pcapng: numbers and encoding of its blocks and options.
 //!
-//! A block is a type, its total length, a body of whole 32-bit words, and the total length again. An option
-//! is a 16-bit code, a 16-bit length and a value padded to a whole word.
+//! A block is a type, its total length, a body of whole 32-bit words, and the total length again.
+//! An option is a 16-bit code, a 16-bit length and a value padded to a whole word.
 
 use crate::{Direction, Interface, PACKET_BYTES_MAX, Record, Section, Statistics};
 
@@ -18,7 +18,8 @@ pub(crate) const JOURNAL: u32 = 9;
 pub(crate) const DECRYPTION_SECRETS: u32 = 10;
 /// Contents of an organization, which copies keep.
 pub(crate) const CUSTOM: u32 = 0x0000_0bad;
-/// Contents of an organization that refer to the whole file. Like a copy block by block, all copies keep them.
+/// Contents of an organization that refer to the whole file. Like a copy block by block, all copies
+/// keep them.
 pub(crate) const CUSTOM_NOT_COPIED: u32 = 0x4000_0bad;
 pub(crate) const ENHANCED_PACKET: u32 = 6;
 
@@ -96,23 +97,30 @@ pub(crate) fn interface_description(interface: &Interface) -> Vec<u8> {
     block.put(&interface.link_type.0.to_le_bytes());
     block.put(&[0; 2]);
     block.put(&interface.snap_len.to_le_bytes());
-    // First: some readers, such as scapy 2.5, stop at the first option of another kind, and assume microseconds.
+
+    // First: some readers, such as scapy 2.5, stop at the first option of another kind, and assume
+    // microseconds.
     block.option(option::IF_TSRESOL, &[TSRESOL_NANOSECONDS]);
     block.text(option::COMMENT, Some(&format!("{TIME_SOURCE_PREFIX}{time_source}")));
     block.text(option::IF_NAME, interface.name.as_deref());
     block.text(option::IF_DESCRIPTION, interface.description.as_deref());
+
     if let Some(filter) = &interface.filter {
         block.option(option::IF_FILTER, &[&[FILTER_IS_TEXT], filter.as_bytes()].concat());
     }
+
     block.text(option::IF_OS, interface.os.as_deref());
     if let Some(fcs_len) = interface.fcs_len {
         block.option(option::IF_FCSLEN, &[fcs_len]);
     }
+
     block.text(option::IF_HARDWARE, interface.hardware.as_deref());
+
     if !interface.other_options.is_empty() {
         block.put(&interface.other_options);
         block.has_options = true;
     }
+
     block.finish()
 }
 
@@ -121,12 +129,14 @@ pub(crate) fn interface_statistics(statistics: &Statistics) -> Vec<u8> {
     let mut block = Block::begin(INTERFACE_STATISTICS);
     block.put(&statistics.interface.to_le_bytes());
     block.put(&timestamp_words(statistics.end.unwrap_or_default().unix_nanos()));
+
     let times = [(option::ISB_STARTTIME, statistics.start), (option::ISB_ENDTIME, statistics.end)];
     for (code, time) in times {
         if let Some(time) = time {
             block.option(code, &timestamp_words(time.unix_nanos()));
         }
     }
+
     let counts = [
         (option::ISB_IFRECV, statistics.received),
         (option::ISB_IFDROP, statistics.dropped_by_interface),
@@ -139,6 +149,7 @@ pub(crate) fn interface_statistics(statistics: &Statistics) -> Vec<u8> {
             block.option(code, &count.to_le_bytes());
         }
     }
+
     block.finish()
 }
 
@@ -156,9 +167,14 @@ const END_OF_OPTIONS: usize = 4;
 /// The number of bytes that [`enhanced_packet`] fills for this packet.
 #[inline]
 pub(crate) fn enhanced_packet_len(record: &Record<'_>) -> usize {
-    let option_count = usize::from(record.queue.is_some()) + usize::from(record.direction.is_some());
+    let option_count =
+        usize::from(record.queue.is_some()) + usize::from(record.direction.is_some());
     let end = if option_count == 0 { 0 } else { END_OF_OPTIONS };
-    ENHANCED_HEADER + padded(record.data.len()) + option_count * WORD_OPTION + end + size_of::<u32>()
+    ENHANCED_HEADER
+        + padded(record.data.len())
+        + option_count * WORD_OPTION
+        + end
+        + size_of::<u32>()
 }
 
 /// Encodes the packet's block into `slot`, which has [`enhanced_packet_len`] bytes of any content.
@@ -177,8 +193,8 @@ pub(crate) fn enhanced_packet_len_with_options(record: &Record<'_>, options: &[u
     ENHANCED_HEADER + padded(record.data.len()) + options.len() + END_OF_OPTIONS + size_of::<u32>()
 }
 
-/// Encodes the packet's block with these options, which include direction and queue, into `slot`, which has
-/// [`enhanced_packet_len_with_options`] bytes of any content.
+/// Encodes the packet's block with these options, which include direction and queue, into `slot`,
+/// which has [`enhanced_packet_len_with_options`] bytes of any content.
 pub(crate) fn enhanced_packet_with_options(slot: &mut [u8], record: &Record<'_>, options: &[u8]) {
     let block_len = slot.len() as u32;
     let (header, rest) = slot.split_first_chunk_mut().expect("it has room for the header");
@@ -214,16 +230,20 @@ fn after_data(slot: &mut [u8], record: &Record<'_>, block_len: u32) {
     let options_len =
         enhanced_packet_len(&Record { data: &[], ..*record }) - ENHANCED_HEADER - size_of::<u32>();
     let mut at = slot.len() - options_len - size_of::<u32>();
+
     // The padding, of at most three bytes. Options and length overwrite the other bytes.
     put(slot, 0, [0; 4]);
+
     if let Some(direction) = record.direction {
         put(slot, at, word_option(option::EPB_FLAGS, direction_flags(direction)));
         at += WORD_OPTION;
     }
+
     if let Some(queue) = record.queue {
         put(slot, at, word_option(option::EPB_QUEUE, queue));
         at += WORD_OPTION;
     }
+
     if options_len == 0 {
         put(slot, at, block_len.to_le_bytes());
     } else {
@@ -290,8 +310,8 @@ impl Block {
     }
 }
 
-/// The maximum prefix of an option's value that a 16-bit length can describe, without splitting a UTF-8
-/// character.
+/// The maximum prefix of an option's value that a 16-bit length can describe, without splitting a
+/// UTF-8 character.
 fn option_value_len(value: &[u8]) -> usize {
     let mut len = value.len().min(usize::from(u16::MAX));
     while len < value.len() && value[len] & 0xc0 == 0x80 {
@@ -300,13 +320,17 @@ fn option_value_len(value: &[u8]) -> usize {
     len
 }
 
-/// The length of the block at the beginning of `bytes`, in either byte order, and whether it is a packet.
+/// The length of the block at the beginning of `bytes`, in either byte order, and whether it is a
+/// packet.
 pub(crate) fn next_block(bytes: &[u8]) -> (usize, bool) {
     let word = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
     let ours = u32::from_le_bytes(word(4)) as usize;
     let is_ours = ours >= 12 && ours <= bytes.len() && word(ours - 4) == word(4);
     let number = if is_ours { u32::from_le_bytes } else { u32::from_be_bytes };
-    (number(word(4)) as usize, matches!(number(word(0)), OBSOLETE_PACKET | SIMPLE_PACKET | ENHANCED_PACKET))
+    (
+        number(word(4)) as usize,
+        matches!(number(word(0)), OBSOLETE_PACKET | SIMPLE_PACKET | ENHANCED_PACKET),
+    )
 }
 
 // The length of the largest packet block must fit 32 bits.
@@ -363,6 +387,7 @@ mod tests {
             11, 0, 4, 0, 0, b'u', b'd', b'p',
             0, 0, 0, 0, 72, 0, 0, 0,
         ];
+
         let block = interface_description(&interface);
         assert_eq!(block[..], expected[..]);
     }

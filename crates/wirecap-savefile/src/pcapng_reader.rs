@@ -1,11 +1,13 @@
-//! Reads pcapng: sections of either byte order, interfaces, all three types of packet blocks, and statistics.
+//! Reads pcapng: sections of either byte order, interfaces, all three types of packet blocks, and
+//! statistics.
 
 use crate::contents::{BLOCK_BYTES_MAX, Contents, Packet, Step, data_bytes_max};
 use crate::element::{number_of_interface, push_option};
 use crate::fields::{ByteOrder, Fields};
 use crate::pcapng::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, FILTER_IS_TEXT, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
-    OBSOLETE_PACKET, SECTION_HEADER, SIMPLE_PACKET, TIME_SOURCE_NONE, TIME_SOURCE_PREFIX, option, padded,
+    OBSOLETE_PACKET, SECTION_HEADER, SIMPLE_PACKET, TIME_SOURCE_NONE, TIME_SOURCE_PREFIX, option,
+    padded,
 };
 use crate::window::Window;
 use crate::{Direction, Interface, LinkType, ReadError, Section, Statistics, Timestamp};
@@ -34,7 +36,12 @@ pub(crate) struct PcapngReader {
 
 impl Default for PcapngReader {
     fn default() -> Self {
-        Self { order: ByteOrder::Little, section_start: 0, clocks: Vec::new(), texts: Texts::default() }
+        Self {
+            order: ByteOrder::Little,
+            section_start: 0,
+            clocks: Vec::new(),
+            texts: Texts::default(),
+        }
     }
 }
 
@@ -79,8 +86,8 @@ impl Texts {
 /// Why a block is invalid.
 type Problem = String;
 
-/// A decoded packet block: the packet, with its interface number in the section and the range of its data in
-/// the block, and its time in ticks of the interface.
+/// A decoded packet block: the packet, with its interface number in the section and the range of
+/// its data in the block, and its time in ticks of the interface.
 type BlockPacket = (Packet, Option<u64>);
 
 impl PcapngReader {
@@ -103,13 +110,18 @@ impl PcapngReader {
 
     /// Reads the next block.
     #[inline]
-    pub(crate) fn step(&mut self, window: &mut Window, contents: &mut Contents) -> Result<Step, ReadError> {
+    pub(crate) fn step(
+        &mut self,
+        window: &mut Window,
+        contents: &mut Contents,
+    ) -> Result<Step, ReadError> {
         let offset = window.offset();
         let malformed = |problem| ReadError::Malformed { offset, problem };
         let Some(head) = window.need(BLOCK_HEAD, "block")? else { return Ok(Step::End) };
         let (block_type, block_len) = self.block_head(head).map_err(malformed)?;
         let block = window.need(block_len, block_name(block_type))?.expect("its head is there");
         let body = self.body(block).map_err(malformed)?;
+
         let packet = match block_type {
             ENHANCED_PACKET => enhanced_packet(body),
             SIMPLE_PACKET => simple_packet(body, self.section_interfaces(contents)),
@@ -122,14 +134,18 @@ impl PcapngReader {
         let (mut packet, ticks) = packet.ok_or_else(|| malformed(too_short(block_type)))?;
         self.complete(&mut packet, ticks, contents).map_err(malformed)?;
         packet.block = window.consume(block_len);
+
         let block_start = packet.block.start;
         packet.data = block_start + packet.data.start..block_start + packet.data.end;
+
         Ok(Step::Packet(packet))
     }
 
-    /// A block's type and length. A section header sets the byte order for itself and the blocks after it.
+    /// A block's type and length. A section header sets the byte order for itself and the blocks
+    /// after it.
     fn block_head(&mut self, head: &[u8]) -> Result<(u32, usize), Problem> {
-        let (magic, order) = (head.first_chunk(), head.last_chunk());
+        let magic = head.first_chunk();
+        let order = head.last_chunk();
         if magic.copied().is_some_and(Self::is_magic) {
             self.order = order
                 .and_then(|order| ByteOrder::of_magic(*order, BYTE_ORDER_MAGIC))
@@ -149,10 +165,13 @@ impl PcapngReader {
     /// The fields of a block after its type and length.
     fn body<'a>(&self, block: &'a [u8]) -> Result<Fields<'a>, Problem> {
         let (block, trailer) = block.split_at(block.len() - TRAILING_LENGTH);
-        let trailing_len = Fields::new(trailer, 0, self.order).u32().expect("the trailer has 4 bytes");
+        let trailing_len =
+            Fields::new(trailer, 0, self.order).u32().expect("the trailer has 4 bytes");
         let block_len = block.len() + TRAILING_LENGTH;
         if trailing_len as usize != block_len {
-            return Err(format!("a block has length {block_len} at its head and {trailing_len} at its end"));
+            return Err(format!(
+                "a block has length {block_len} at its head and {trailing_len} at its end"
+            ));
         }
         Ok(Fields::new(block, BODY_START, self.order))
     }
@@ -165,6 +184,7 @@ impl PcapngReader {
         contents: &mut Contents,
     ) -> Result<(), Problem> {
         let cut_short = || too_short(block_type);
+
         match block_type {
             SECTION_HEADER => {
                 contents.section = section(body).ok_or_else(cut_short)??;
@@ -186,17 +206,26 @@ impl PcapngReader {
 
     /// Converts a packet's interface number to an index in the file, and its ticks to a time.
     #[inline]
-    fn complete(&self, packet: &mut Packet, ticks: Option<u64>, contents: &Contents) -> Result<(), Problem> {
+    fn complete(
+        &self,
+        packet: &mut Packet,
+        ticks: Option<u64>,
+        contents: &Contents,
+    ) -> Result<(), Problem> {
         let index = self.interface_index(packet.interface, contents)?;
-        let (len, len_max) = (packet.data.len(), data_bytes_max(contents.interfaces[index].link_type));
+        let len = packet.data.len();
+        let len_max = data_bytes_max(contents.interfaces[index].link_type);
         #[cfg(sabotage)]
-        let len_max = if crate::sabotage::is("pcapng-packet-of-any-length") { u32::MAX } else { len_max };
+        let len_max =
+            if crate::sabotage::is("pcapng-packet-of-any-length") { u32::MAX } else { len_max };
         if len > len_max as usize {
             return Err(format!("a packet has {len} bytes; the maximum is {len_max}"));
         }
+
         packet.interface = index as u32;
         packet.timestamp = ticks.and_then(|ticks| self.clocks[index].timestamp(ticks));
         packet.is_time_out_of_range = ticks.is_some() && packet.timestamp.is_none();
+
         Ok(())
     }
 
@@ -215,7 +244,11 @@ impl PcapngReader {
         &contents.interfaces[self.section_start..]
     }
 
-    fn statistics(&self, mut body: Fields<'_>, contents: &mut Contents) -> Option<Result<(), Problem>> {
+    fn statistics(
+        &self,
+        mut body: Fields<'_>,
+        contents: &mut Contents,
+    ) -> Option<Result<(), Problem>> {
         let index = match self.interface_index(body.u32()?, contents) {
             Ok(index) => index,
             Err(problem) => return Some(Err(problem)),
@@ -223,6 +256,7 @@ impl PcapngReader {
         let written_at = ticks(&mut body)?;
         let mut statistics = Statistics { interface: index as u32, ..Statistics::default() };
         let time = |mut value| self.clocks[index].timestamp(ticks(&mut value)?);
+
         let _ = for_each_option(body, |code, mut value| match code {
             option::ISB_STARTTIME => statistics.start = time(value),
             option::ISB_ENDTIME => statistics.end = time(value),
@@ -236,6 +270,7 @@ impl PcapngReader {
         if statistics.end.is_none() && written_at > 0 {
             statistics.end = self.clocks[index].timestamp(written_at);
         }
+
         contents.statistics[index] = Some(statistics);
         Some(Ok(()))
     }
@@ -270,8 +305,10 @@ fn enhanced_packet(mut body: Fields<'_>) -> Option<BlockPacket> {
 fn obsolete_packet(mut body: Fields<'_>) -> Option<BlockPacket> {
     let interface = body.u16()?;
     let _dropped_before = body.u16()?;
-    // The options have the same codes as those of enhanced packets, but this block has none for a queue.
-    timed_packet(interface.into(), body).map(|(packet, ticks)| (Packet { queue: None, ..packet }, ticks))
+    // The options have the same codes as those of enhanced packets, but this block has none for a
+    // queue.
+    timed_packet(interface.into(), body)
+        .map(|(packet, ticks)| (Packet { queue: None, ..packet }, ticks))
 }
 
 /// The common part of enhanced and obsolete packets.
@@ -281,7 +318,8 @@ fn timed_packet(interface: u32, mut body: Fields<'_>) -> Option<BlockPacket> {
     let place = body.place(padded(captured_len as usize))?;
     let data = place.start..place.start + captured_len as usize;
     let mut packet = Packet { interface, wire_len, data, ..Packet::default() };
-    // Like libpcap, which ignores all options of packets, the reader ignores those after an invalid one.
+    // Like libpcap, which ignores all options of packets, the reader ignores those after an invalid
+    // one.
     let _ = for_each_option(body, |code, mut value| match code {
         option::EPB_FLAGS => packet.direction = value.u32().and_then(flags_direction),
         option::EPB_QUEUE => packet.queue = value.u32(),
@@ -309,13 +347,17 @@ fn flags_direction(flags: u32) -> Option<Direction> {
 
 fn section(mut body: Fields<'_>) -> Option<Result<Section, Problem>> {
     let _byte_order_magic = body.u32()?;
-    let (major, minor) = (body.u16()?, body.u16()?);
+    let major = body.u16()?;
+    let minor = body.u16()?;
+
     // Like libpcap: some programs wrote 1.2 for 1.0.
     if !matches!((major, minor), (1, 0 | 2)) {
         return Some(Err(format!("the section has pcapng version {major}.{minor}, not 1.0")));
     }
+
     let _section_len = body.u64()?; // Often unknown, and not needed.
     let mut section = Section::default();
+
     let _ = for_each_option(body, |code, value| match code {
         option::COMMENT => section.comment = Some(text(value)),
         option::SHB_HARDWARE => section.hardware = Some(text(value)),
@@ -331,13 +373,17 @@ fn interface(mut body: Fields<'_>, texts: &mut Texts) -> Option<(Interface, Cloc
     let _reserved = body.u16()?;
     let mut interface = Interface { link_type, snap_len: body.u32()?, ..Interface::default() };
     let mut clock = Clock::default();
+
     for_each_option(body, |code, mut value| match code {
         option::COMMENT if value.rest().starts_with(TIME_SOURCE_PREFIX.as_bytes()) => {
-            interface.time_source = interface.time_source.take().or_else(|| time_source(value, texts));
+            interface.time_source =
+                interface.time_source.take().or_else(|| time_source(value, texts));
         }
         option::IF_NAME => interface.name = texts.take(value),
         option::IF_DESCRIPTION => interface.description = texts.take(value),
-        option::IF_FILTER if value.u8() == Some(FILTER_IS_TEXT) => interface.filter = texts.take(value),
+        option::IF_FILTER if value.u8() == Some(FILTER_IS_TEXT) => {
+            interface.filter = texts.take(value)
+        }
         option::IF_OS => interface.os = texts.take(value),
         option::IF_HARDWARE => interface.hardware = texts.take(value),
         option::IF_FCSLEN => interface.fcs_len = value.u8(),
@@ -351,6 +397,7 @@ fn interface(mut body: Fields<'_>, texts: &mut Texts) -> Option<(Interface, Cloc
         }
         _ => {}
     })?;
+
     Some((interface, clock))
 }
 
@@ -371,9 +418,13 @@ fn text(value: Fields<'_>) -> String {
 
 /// Calls `each` with the code and value of every option; `None` if an option exceeds its block.
 #[inline]
-fn for_each_option<'a>(mut options: Fields<'a>, mut each: impl FnMut(u16, Fields<'a>)) -> Option<()> {
+fn for_each_option<'a>(
+    mut options: Fields<'a>,
+    mut each: impl FnMut(u16, Fields<'a>),
+) -> Option<()> {
     while !options.is_empty() {
-        let (code, len) = (options.u16()?, usize::from(options.u16()?));
+        let code = options.u16()?;
+        let len = usize::from(options.u16()?);
         if code == option::END {
             break;
         }
@@ -413,8 +464,11 @@ impl Unit {
         match power {
             _ if tsresol != power => Self::SecondOverPowerOf2(power),
             0..=9 => Self::Nanoseconds(10_u64.pow(9 - u32::from(power))),
-            // With ticks smaller than 10^-28 s, even the largest number of ticks is less than a nanosecond.
-            _ => 10_u64.checked_pow(u32::from(power) - 9).map_or(Self::Nanoseconds(0), Self::NanosecondOver),
+            // With ticks smaller than 10^-28 s, even the largest number of ticks is less than a
+            // nanosecond.
+            _ => 10_u64
+                .checked_pow(u32::from(power) - 9)
+                .map_or(Self::Nanoseconds(0), Self::NanosecondOver),
         }
     }
 
@@ -431,7 +485,8 @@ impl Clock {
     /// `None` for times before 1970 or after 2554, which [`Timestamp`] cannot represent.
     #[inline]
     fn timestamp(&self, ticks: u64) -> Option<Timestamp> {
-        let nanos = self.unit.nanos(ticks).cast_signed() + i128::from(self.offset_s) * 1_000_000_000;
+        let nanos =
+            self.unit.nanos(ticks).cast_signed() + i128::from(self.offset_s) * 1_000_000_000;
         u64::try_from(nanos).ok().map(Timestamp::from_unix_nanos)
     }
 }

@@ -18,8 +18,8 @@ use crate::{Format, Interface, ReadError, Record, Section, Statistics};
 
 /// Reads packets from a pcapng or pcap file, uncompressed or compressed by gzip or Zstandard.
 ///
-/// On an error, the reader has returned everything before the error. Another call returns the same error
-/// unless the file has grown.
+/// On an error, the reader has returned everything before the error. Another call returns the same
+/// error unless the file has grown.
 ///
 /// ```no_run
 /// let mut reader = wirecap_savefile::Reader::open("trace.pcapng.zst")?;
@@ -58,7 +58,8 @@ impl Reader {
     /// [`ReadError::Open`], and those of [`new`](Self::new).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ReadError> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|source| ReadError::Open { path: path.to_owned(), source })?;
+        let file =
+            File::open(path).map_err(|source| ReadError::Open { path: path.to_owned(), source })?;
         Self::new(file)
     }
 
@@ -66,7 +67,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// [`ReadError::UnknownFormat`] if it is not a savefile, and those of [`next_record`](Self::next_record).
+    /// [`ReadError::UnknownFormat`] if it is not a savefile, and those of
+    /// [`next_record`](Self::next_record).
     pub fn new(source: impl Read + Send + 'static) -> Result<Self, ReadError> {
         let mut reader = Self::from_start(source)?;
         // A packet before the first interface causes an error, so this loop ends.
@@ -81,8 +83,8 @@ impl Reader {
     ///
     /// As [`new`](Self::new).
     pub fn from_start(source: impl Read + Send + 'static) -> Result<Self, ReadError> {
-        let source =
-            decompressed(Box::new(source)).map_err(|source| ReadError::Source { offset: 0, source })?;
+        let source = decompressed(Box::new(source))
+            .map_err(|source| ReadError::Source { offset: 0, source })?;
         let mut window = Window::new(source);
         let mut contents = Contents::default();
         let magic = magic(&mut window)?;
@@ -138,8 +140,8 @@ impl Reader {
         })
     }
 
-    /// Returns the next packet with its interface and options, or the next other block, or `None` at the end. It begins at
-    /// the [`offset`](Self::offset) before the call.
+    /// Returns the next packet with its interface and options, or the next other block, or `None`
+    /// at the end. It begins at the [`offset`](Self::offset) before the call.
     ///
     /// # Errors
     ///
@@ -147,11 +149,16 @@ impl Reader {
     pub fn next_element(&mut self) -> Result<Option<Element<'_>>, ReadError> {
         let step = self.step()?;
         let order = self.byte_order();
+
         Ok(match step {
             Step::Packet(packet) => {
                 let options = self.options(&packet);
                 let interface = &self.contents.interfaces[packet.interface as usize];
-                Some(Element::Packet(self.record(&packet), interface, PacketOptions::new(options, order)))
+                Some(Element::Packet(
+                    self.record(&packet),
+                    interface,
+                    PacketOptions::new(options, order),
+                ))
             }
             Step::Other(place) => {
                 let block = self.window.bytes(place);
@@ -178,8 +185,9 @@ impl Reader {
         Some((self.contents.statistics[index].as_ref()?, &self.contents.interfaces[index]))
     }
 
-    /// Continues with another part of the same file: `source` begins with a packet or another block. All interfaces and the
-    /// section of the parts read so far are known; [`offset`](Self::offset) starts at 0.
+    /// Continues with another part of the same file: `source` begins with a packet or another
+    /// block. All interfaces and the section of the parts read so far are known;
+    /// [`offset`](Self::offset) starts at 0.
     pub fn continue_with(&mut self, source: impl Read + Send + 'static) {
         self.window = Window::new(Box::new(source));
         self.converted = None;
@@ -200,8 +208,8 @@ impl Reader {
 
     /// The interfaces read so far, of all sections; [`Record::interface`] is an index into them.
     ///
-    /// A file may describe an interface anywhere before its first packet. A pcap file has one interface, with
-    /// only a link type and a `snap_len`.
+    /// A file may describe an interface anywhere before its first packet. A pcap file has one
+    /// interface, with only a link type and a `snap_len`.
     pub fn interfaces(&self) -> &[Interface] {
         &self.contents.interfaces
     }
@@ -294,7 +302,8 @@ const ZSTANDARD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 fn decompressed(mut source: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     let mut head = Vec::new();
     source.by_ref().take(4).read_to_end(&mut head)?;
-    let (is_gzip, is_zstandard) = (head.starts_with(&GZIP), head.starts_with(&ZSTANDARD));
+    let is_gzip = head.starts_with(&GZIP);
+    let is_zstandard = head.starts_with(&ZSTANDARD);
     let source = Cursor::new(head).chain(source);
     match () {
         () if is_gzip => gzip(source),
@@ -322,8 +331,9 @@ mod unsupported {
     use std::io::{self, Read};
 
     fn refusal(compressor: &str) -> io::Result<Box<dyn Read + Send>> {
-        let text =
-            format!("compressed by {compressor}: build wirecap-savefile with its feature `compressed`");
+        let text = format!(
+            "compressed by {compressor}: build wirecap-savefile with its feature `compressed`"
+        );
         Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
 
@@ -356,7 +366,8 @@ mod tests {
 
     #[test]
     fn a_step_locates_the_bytes_of_its_block() {
-        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let words =
+            |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let section = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
         let block = words(&[0xbad, 16, 0x0403_0201, 16]);
         let file = [&section[..], &block].concat();

@@ -37,23 +37,26 @@ fn section() -> impl Strategy<Value = Section> {
 
 fn interface() -> impl Strategy<Value = Interface> {
     let texts = (text(), text(), text(), text(), text(), of("[a-z]{5,9} clock"));
-    (texts, any::<u16>(), any::<u32>(), of(0..16_u8)).prop_map(|(texts, link_type, snap_len, fcs_words)| {
-        let fcs_len = fcs_words.map(|words| 2 * words);
-        let (name, description, filter, hardware, os, time_source) = texts;
-        let link_type = LinkType(link_type);
-        Interface {
-            name,
-            description,
-            filter,
-            hardware,
-            os,
-            link_type,
-            snap_len,
-            fcs_len,
-            time_source,
-            other_options: Vec::new(),
-        }
-    })
+    (texts, any::<u16>(), any::<u32>(), of(0..16_u8)).prop_map(
+        |(texts, link_type, snap_len, fcs_words)| {
+            let fcs_len = fcs_words.map(|words| 2 * words);
+            let (name, description, filter, hardware, os, time_source) = texts;
+            let link_type = LinkType(link_type);
+
+            Interface {
+                name,
+                description,
+                filter,
+                hardware,
+                os,
+                link_type,
+                snap_len,
+                fcs_len,
+                time_source,
+                other_options: Vec::new(),
+            }
+        },
+    )
 }
 
 fn time() -> impl Strategy<Value = Option<Timestamp>> {
@@ -142,10 +145,12 @@ proptest! {
     fn pcap_keeps_times_lengths_and_data(mut capture in capture()) {
         capture.interfaces.truncate(1);
         capture.interfaces[0].snap_len = 400;
+
         for packet in &mut capture.packets {
             let nanos = packet.nanos.map(|nanos| nanos % (1_000_000_000 << 32));
             *packet = Packet { interface: 0, nanos, queue: None, direction: None, ..packet.clone() };
         }
+
         capture.statistics.clear();
         let mut reader = Reader::new(Cursor::new(write(&capture, Format::Pcap))).expect("it is whole");
         let (packets, error) = read_rest(&mut reader);

@@ -1,7 +1,7 @@
 //! Protection against entries that another user created in a shared directory such as /tmp.
 //!
-//! The kernel has similar rules (`fs.protected_symlinks` and related settings, proc_sys_fs(5)), but they may
-//! be off, and they do not apply to files opened without `O_CREAT`.
+//! The kernel has similar rules (`fs.protected_symlinks` and related settings, proc_sys_fs(5)), but
+//! they may be off, and they do not apply to files opened without `O_CREAT`.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -12,9 +12,9 @@ const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
-/// Whether another user may have created the entry at `path`: several users may write to the directory, and
-/// the entry is a hard link or belongs to a user other than the process's user, root and the directory's
-/// owner.
+/// Whether another user may have created the entry at `path`: several users may write to the
+/// directory, and the entry is a hard link or belongs to a user other than the process's user, root
+/// and the directory's owner.
 ///
 /// # Errors
 ///
@@ -33,8 +33,7 @@ pub fn is_planted(path: &Path) -> io::Result<bool> {
 pub fn refuse_planted(path: &Path) -> io::Result<()> {
     match is_planted(path) {
         Ok(true) => {
-            let text =
-                "it belongs to another user or is a hard link, in a directory that all users may write to";
+            let text = "it belongs to another user or is a hard link, in a directory that all users may write to";
             Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -72,8 +71,8 @@ fn is_planted_entry(directory: &Ownership, entry: &Ownership, user: Option<u32>)
     !is_trusted || entry.is_hard_link
 }
 
-/// The effective user of this process, if /proc reports it. The owner of /proc/self is not reliable: for a
-/// process with file capabilities it is root.
+/// The effective user of this process, if /proc reports it. The owner of /proc/self is not
+/// reliable: for a process with file capabilities it is root.
 fn effective_user() -> Option<u32> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -88,10 +87,17 @@ mod tests {
     fn in_a_shared_directory_entries_of_other_users_count_as_planted() {
         const DIRECTORY_OWNER: u32 = 20;
         const OWN: Option<u32> = Some(10);
-        for (mode, is_shared) in
-            [(0o1777, true), (0o777, true), (0o1775, true), (0o775, false), (0o755, false), (0o1755, false)]
-        {
-            let directory = Ownership { user: DIRECTORY_OWNER, mode: 0o040_000 | mode, is_hard_link: false };
+
+        for (mode, is_shared) in [
+            (0o1777, true),
+            (0o777, true),
+            (0o1775, true),
+            (0o775, false),
+            (0o755, false),
+            (0o1755, false),
+        ] {
+            let directory =
+                Ownership { user: DIRECTORY_OWNER, mode: 0o040_000 | mode, is_hard_link: false };
             for (user, is_hard_link, expected) in [
                 (0, false, false),
                 (10, false, false),

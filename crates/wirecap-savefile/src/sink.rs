@@ -1,4 +1,5 @@
-//! Destinations of a writer: a file, which can be truncated to a packet boundary, or a stream, which cannot.
+//! Destinations of a writer: a file, which can be truncated to a packet boundary, or a stream,
+//! which cannot.
 //!
 //! A file is created with mode 0600 and locked; symbolic links to regular files are not followed.
 //! In a directory that several users can write to, only files, pipes and links of the process's own
@@ -31,8 +32,8 @@ pub trait Sink {
     /// The system's error; the bytes are still there then.
     fn take_back(&mut self, byte_count: usize) -> io::Result<bool>;
 
-    /// Replaces bytes that were appended, from this offset on; `Ok(false)` if this sink cannot replace bytes, which a call
-    /// without bytes asks.
+    /// Replaces bytes that were appended, from this offset on; `Ok(false)` if this sink cannot
+    /// replace bytes, which a call without bytes asks.
     ///
     /// # Errors
     ///
@@ -65,10 +66,11 @@ pub trait Sink {
 
 /// A file that a [`Writer`](crate::Writer) creates.
 ///
-/// Captured packets are confidential: the file is created with mode 0600. Rejected are a symbolic link to a
-/// regular file, unless it names a descriptor of this process (`/dev/stdout`); a file that another sink has
-/// open; and an entry of a shared directory that another user may have created
-/// ([`is_planted`](crate::is_planted)). Pipes, terminals and other devices are opened, also through a link.
+/// Captured packets are confidential: the file is created with mode 0600. Rejected are a symbolic
+/// link to a regular file, unless it names a descriptor of this process (`/dev/stdout`); a file
+/// that another sink has open; and an entry of a shared directory that another user may have
+/// created ([`is_planted`](crate::is_planted)). Pipes, terminals and other devices are opened, also
+/// through a link.
 #[derive(Debug)]
 pub struct FileSink {
     file: File,
@@ -78,7 +80,8 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Creates the file. A regular file that exists is refused with [`io::ErrorKind::AlreadyExists`].
+    /// Creates the file. A regular file that exists is refused with
+    /// [`io::ErrorKind::AlreadyExists`].
     ///
     /// # Errors
     ///
@@ -96,8 +99,8 @@ impl FileSink {
         Self::open(path.as_ref(), true)
     }
 
-    /// Whether [`create`](Self::create), or [`replace`](Self::replace) if `replaces`, would reject the existing file.
-    /// Nothing is changed, and a pipe or a device is not opened.
+    /// Whether [`create`](Self::create), or [`replace`](Self::replace) if `replaces`, would reject
+    /// the existing file. Nothing is changed, and a pipe or a device is not opened.
     ///
     /// # Errors
     ///
@@ -111,8 +114,8 @@ impl FileSink {
     }
 
     fn open(path: &Path, replaces: bool) -> io::Result<Self> {
-        // Exclusive creation does not follow symbolic links, and leaves no time for another process to create
-        // the file.
+        // Exclusive creation does not follow symbolic links, and leaves no time for another process
+        // to create the file.
         let created = File::options().write(true).create_new(true).mode(PRIVATE).open(path);
         let file = match created {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -121,6 +124,7 @@ impl FileSink {
             created => created?,
         };
         let is_regular = file.metadata()?.is_file();
+
         if is_regular {
             lock(&file)?;
             // Truncate only after locking: the data of another sink must not be lost.
@@ -129,11 +133,12 @@ impl FileSink {
                 file.set_permissions(Permissions::from_mode(PRIVATE))?;
             }
         }
+
         Ok(Self { file, path: path.to_owned(), len: is_regular.then_some(0) })
     }
 
-    /// Creates the file; fails with [`io::ErrorKind::AlreadyExists`] if `path` exists, including as a pipe or
-    /// a link.
+    /// Creates the file; fails with [`io::ErrorKind::AlreadyExists`] if `path` exists, including as
+    /// a pipe or a link.
     ///
     /// # Errors
     ///
@@ -151,21 +156,26 @@ impl FileSink {
         if entry.is_file() && !replaces {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists"));
         }
+
         let refused = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+
         if !names_descriptor(path) {
             refuse_planted(path)?;
             if entry.is_file() && entry.nlink() > 1 {
                 return refused("it has other hard links, which would be truncated too");
             }
         }
+
         let file = File::options().write(true).open(path)?;
         let target = file.metadata()?;
-        // A link may lead to a pipe or a device, as /dev/stdout does. The check uses the opened file: the
-        // link may change its target at any time.
+
+        // A link may lead to a pipe or a device, as /dev/stdout does. The check uses the opened
+        // file: the link may change its target at any time.
         let is_entry = (entry.dev(), entry.ino()) == (target.dev(), target.ino());
         if target.is_file() && !is_entry && !names_descriptor(path) {
             return refused("it is a symbolic link to a file, which is not followed");
         }
+
         Ok(file)
     }
 
@@ -209,8 +219,8 @@ impl Sink for FileSink {
     }
 }
 
-/// Whether `path` names a descriptor of this process, like /dev/stdout. Other users cannot create such a
-/// link, and the process or its parent opened the target.
+/// Whether `path` names a descriptor of this process, like /dev/stdout. Other users cannot create
+/// such a link, and the process or its parent opened the target.
 fn names_descriptor(path: &Path) -> bool {
     let folders = ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd"];
     let streams = ["/dev/stdout", "/dev/stderr"];

@@ -7,8 +7,8 @@ use crate::ReadError;
 
 /// Large enough for few system calls, small enough for a core's own cache.
 const WINDOW_BYTES: usize = 256 << 10;
-/// The size at the beginning, which doubles with each further filling: a search reads only the beginning of many parts of a
-/// file, and must not decompress more.
+/// The size at the beginning, which doubles with each further filling: a search reads only the
+/// beginning of many parts of a file, and must not decompress more.
 const FIRST_BYTES: usize = 16 << 10;
 
 pub(crate) struct Window {
@@ -18,8 +18,8 @@ pub(crate) struct Window {
     end: usize,
     /// The offset of `start` in the file; for a compressed file, in its decompressed contents.
     offset: u64,
-    /// An error of the source, which later calls return again: some decompressors do not report it a second
-    /// time.
+    /// An error of the source, which later calls return again: some decompressors do not report it
+    /// a second time.
     failure: Option<(io::ErrorKind, String)>,
 }
 
@@ -36,7 +36,11 @@ impl Window {
     /// The next `len` bytes; `None` if the file has no more bytes.
     ///
     /// The window grows to `len` if the file has that many bytes, so the caller must limit `len`.
-    pub(crate) fn need(&mut self, len: usize, what: &'static str) -> Result<Option<&[u8]>, ReadError> {
+    pub(crate) fn need(
+        &mut self,
+        len: usize,
+        what: &'static str,
+    ) -> Result<Option<&[u8]>, ReadError> {
         if self.end - self.start < len {
             self.fill(len).map_err(|source| ReadError::Source { offset: self.offset, source })?;
         }
@@ -49,8 +53,8 @@ impl Window {
         }
     }
 
-    /// Skips the next `len` bytes, which `need` has returned. Returns their range, valid until the next
-    /// `need`.
+    /// Skips the next `len` bytes, which `need` has returned. Returns their range, valid until the
+    /// next `need`.
     pub(crate) fn consume(&mut self, len: usize) -> Range<usize> {
         let consumed = self.start..self.start + len;
         self.start += len;
@@ -69,13 +73,15 @@ impl Window {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
+
         if self.offset > 0 && self.buffer.len() < WINDOW_BYTES {
             self.buffer.resize(2 * self.buffer.len(), 0);
         }
+
         while self.end < len {
             if self.end == self.buffer.len() {
-                // The window grows only with bytes actually read: `len` is an unverified number from the
-                // file.
+                // The window grows only with bytes actually read: `len` is an unverified number
+                // from the file.
                 self.buffer.resize(len.min(2 * self.end), 0);
             }
             match self.read()? {
@@ -83,6 +89,7 @@ impl Window {
                 count => self.end += count,
             }
         }
+
         Ok(())
     }
 

@@ -1,27 +1,29 @@
 //! Collects blocks in a buffer and passes them to a sink in large writes.
 //!
-//! The buffer always begins at a packet boundary of the file. The sink already has the first `handed_over`
-//! bytes: more than zero only after a failed write to a sink that cannot remove bytes. A later flush then
-//! continues in the middle of the incomplete packet.
+//! The buffer always begins at a packet boundary of the file. The sink already has the first
+//! `handed_over` bytes: more than zero only after a failed write to a sink that cannot remove
+//! bytes. A later flush then continues in the middle of the incomplete packet.
 
 use std::fmt;
 use std::io;
 
 use crate::{
-    Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Sink, Statistics, Timestamp, pcap, pcapng,
+    Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Sink, Statistics, Timestamp,
+    pcap, pcapng,
 };
 
-/// Large enough to make the system call's cost per packet negligible, small enough for a core's own cache.
+/// Large enough to make the system call's cost per packet negligible, small enough for a core's own
+/// cache.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Writes packets to a savefile.
 ///
-/// Packets stay in a buffer until it is full or [`flush`](Self::flush) or [`finish`](Self::finish) is called.
-/// If the process is killed, the file ends with a whole packet unless a write was in progress. A dropped
-/// writer flushes, but ignores errors.
+/// Packets stay in a buffer until it is full or [`flush`](Self::flush) or [`finish`](Self::finish)
+/// is called. If the process is killed, the file ends with a whole packet unless a write was in
+/// progress. A dropped writer flushes, but ignores errors.
 ///
-/// A writer can be used after an error: data that could not be written stay in the buffer, and the next flush
-/// tries again.
+/// A writer can be used after an error: data that could not be written stay in the buffer, and the
+/// next flush tries again.
 ///
 /// ```
 /// use wirecap_savefile::{Format, Interface, Record, Section, StreamSink, Writer};
@@ -105,12 +107,13 @@ impl<S: Sink> Writer<S> {
 
     /// Adds an interface and returns its index for records.
     ///
-    /// A pcap file stores only the link type of its interfaces, which must be the same for all, and the
-    /// `snap_len` of the first interface.
+    /// A pcap file stores only the link type of its interfaces, which must be the same for all, and
+    /// the `snap_len` of the first interface.
     ///
     /// # Errors
     ///
-    /// [`WriteError::LinkType`] if a pcap file has another link type, and errors of [`flush`](Self::flush).
+    /// [`WriteError::LinkType`] if a pcap file has another link type, and errors of
+    /// [`flush`](Self::flush).
     pub fn add_interface(&mut self, interface: &Interface) -> Result<u32, WriteError> {
         match self.format {
             Format::Pcapng => self.append(&pcapng::interface_description(interface))?,
@@ -125,14 +128,16 @@ impl<S: Sink> Writer<S> {
     /// # Errors
     ///
     /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`], [`WriteError::TooLate`] and
-    /// [`WriteError::TimeOutOfRange`] for a record that does not fit the file, and errors of [`flush`](Self::flush). The
-    /// record is not written then.
+    /// [`WriteError::TimeOutOfRange`] for a record that does not fit the file, and errors of
+    /// [`flush`](Self::flush). The record is not written then.
     #[inline]
     pub fn write(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
-        let is_fit = record.interface < self.interface_count && record.data.len() <= self.data_bytes_max;
+        let is_fit =
+            record.interface < self.interface_count && record.data.len() <= self.data_bytes_max;
         if !is_fit || record.is_time_out_of_range {
             self.make_fit(record)?;
         }
+
         match self.format {
             Format::Pcapng => {
                 let slot = self.reserve(pcapng::enhanced_packet_len(record))?;
@@ -146,6 +151,7 @@ impl<S: Sink> Writer<S> {
                 pcap::packet(slot, record);
             }
         }
+
         self.buffered_packets += 1;
         Ok(())
     }
@@ -156,22 +162,30 @@ impl<S: Sink> Writer<S> {
     /// # Errors
     ///
     /// As [`write`](Self::write).
-    pub fn write_with_options(&mut self, record: &Record<'_>, options: &[u8]) -> Result<(), WriteError> {
+    pub fn write_with_options(
+        &mut self,
+        record: &Record<'_>,
+        options: &[u8],
+    ) -> Result<(), WriteError> {
         if self.format == Format::Pcap || options.is_empty() {
             return self.write(record);
         }
-        let is_fit = record.interface < self.interface_count && record.data.len() <= self.data_bytes_max;
+
+        let is_fit =
+            record.interface < self.interface_count && record.data.len() <= self.data_bytes_max;
         if !is_fit || record.is_time_out_of_range {
             self.make_fit(record)?;
         }
+
         let slot = self.reserve(pcapng::enhanced_packet_len_with_options(record, options))?;
         pcapng::enhanced_packet_with_options(slot, record, options);
         self.buffered_packets += 1;
+
         Ok(())
     }
 
-    /// Writes a whole block that [`Block::portable`](crate::Block::portable) returned. A pcap file cannot store it and is
-    /// unchanged.
+    /// Writes a whole block that [`Block::portable`](crate::Block::portable) returned. A pcap file
+    /// cannot store it and is unchanged.
     ///
     /// # Errors
     ///
@@ -202,8 +216,8 @@ impl<S: Sink> Writer<S> {
     ///
     /// # Errors
     ///
-    /// [`WriteError::BrokenPipe`], [`WriteError::Sink`] or [`WriteError::Torn`]; data that could not be
-    /// written stay in the buffer for another flush.
+    /// [`WriteError::BrokenPipe`], [`WriteError::Sink`] or [`WriteError::Torn`]; data that could
+    /// not be written stay in the buffer for another flush.
     pub fn flush(&mut self) -> Result<(), WriteError> {
         let sink = self.sink.as_mut().expect("a writer has its sink until it is finished");
         while self.handed_over < self.end {
@@ -241,27 +255,34 @@ impl<S: Sink> Writer<S> {
         self.settled_packets + self.buffered_packets
     }
 
-    /// Writes packets that are longer than the snapshot length in the file's header, as a copy of a file that has such
-    /// packets.
+    /// Writes packets that are longer than the snapshot length in the file's header, as a copy of a
+    /// file that has such packets.
     pub(crate) fn accept_longer_packets(&mut self) {
         self.data_bytes_max = PACKET_BYTES_MAX as usize;
     }
 
-    /// Adds the first interface of a copy in another format. Its snapshot length is raised to the maximum if a longer packet
-    /// follows: libpcap truncates such packets in pcap, and rejects them in pcapng. If the sink cannot replace bytes, it is
-    /// raised when the first bytes are passed on.
-    pub(crate) fn add_adjustable_interface(&mut self, interface: &Interface) -> Result<(), WriteError> {
+    /// Adds the first interface of a copy in another format. Its snapshot length is raised to the
+    /// maximum if a longer packet follows: libpcap truncates such packets in pcap, and rejects them
+    /// in pcapng. If the sink cannot replace bytes, it is raised when the first bytes are passed
+    /// on.
+    pub(crate) fn add_adjustable_interface(
+        &mut self,
+        interface: &Interface,
+    ) -> Result<(), WriteError> {
         const IN_PCAP: u64 = 16;
         const IN_INTERFACE: u64 = 12;
+
         let at = match self.format {
             Format::Pcap => IN_PCAP,
             Format::Pcapng => self.file_bytes() + IN_INTERFACE,
         };
         self.add_interface(interface)?;
+
         if interface.snap_len > 0 {
             self.data_bytes_max = self.data_bytes_max.min(interface.snap_len as usize);
             self.snap_len_at = Some(at);
         }
+
         Ok(())
     }
 
@@ -292,8 +313,10 @@ impl<S: Sink> Writer<S> {
                 }
             }
         }
+
         self.accept_longer_packets();
         self.snap_len_at = None;
+
         Ok(true)
     }
 
@@ -343,28 +366,39 @@ impl<S: Sink> Writer<S> {
         Ok(())
     }
 
-    /// After a failed write, removes an incomplete packet from the sink if possible, and returns the error.
+    /// After a failed write, removes an incomplete packet from the sink if possible, and returns
+    /// the error.
     #[cold]
     fn stopped(&mut self, source: io::Error) -> WriteError {
         let (boundary, packets) = self.last_boundary();
         let torn_bytes = self.handed_over - boundary;
         self.settle(boundary, packets);
+
         if torn_bytes == 0 {
             return self.failure(source);
         }
+
         let sink = self.sink.as_mut().expect("a writer has its sink until it is finished");
         match sink.take_back(torn_bytes) {
             Ok(true) => self.handed_over = 0,
             _ if source.kind() == io::ErrorKind::BrokenPipe => {}
-            _ => return WriteError::Torn { sink: sink.name(), packets: self.settled_packets, source },
+            _ => {
+                return WriteError::Torn {
+                    sink: sink.name(),
+                    packets: self.settled_packets,
+                    source,
+                };
+            }
         }
+
         self.failure(source)
     }
 
-    /// The number of whole-packet bytes at the beginning of what the sink has, and the number of these
-    /// packets.
+    /// The number of whole-packet bytes at the beginning of what the sink has, and the number of
+    /// these packets.
     fn last_boundary(&self) -> (usize, u64) {
-        let (mut boundary, mut packets) = (0, 0);
+        let mut boundary = 0;
+        let mut packets = 0;
         while boundary < self.handed_over {
             let (len, is_packet) = self.next_block(boundary);
             if boundary + len > self.handed_over {
@@ -465,8 +499,8 @@ pub enum WriteError {
         /// The system's error.
         source: io::Error,
     },
-    /// The system failed to write in the middle of a packet, and the savefile could not be truncated before
-    /// that packet: it is a stream, or truncation failed.
+    /// The system failed to write in the middle of a packet, and the savefile could not be
+    /// truncated before that packet: it is a stream, or truncation failed.
     #[error(
         "cannot continue writing to {sink}, which now ends inside a packet; the {packets} packets before it \
          are complete"
@@ -506,14 +540,15 @@ pub enum WriteError {
         /// Maximum length in this file.
         bytes_max: usize,
     },
-    /// The packet's time is later than a pcap file can store: its seconds have 32 bits and end in the year
-    /// 2106.
+    /// The packet's time is later than a pcap file can store: its seconds have 32 bits and end in
+    /// the year 2106.
     #[error("pcap cannot store timestamps from 2106 on ({timestamp}); write pcapng")]
     TooLate {
         /// The packet's time.
         timestamp: Timestamp,
     },
-    /// The packet's time is before 1970 or after 2554. Only a copy of a pcapng file in the same format can keep it.
+    /// The packet's time is before 1970 or after 2554. Only a copy of a pcapng file in the same
+    /// format can keep it.
     #[error(
         "a packet's time is before 1970 or after 2554: only wirecap capture -r FILE -w COPY.pcapng keeps it"
     )]
@@ -616,6 +651,7 @@ mod tests {
                 assert_eq!(writer.packets(), taken);
                 drop(writer); // Drop tries to flush once more, and must not damage the file.
                 let WriteError::Sink { packets, .. } = error else { panic!("{error:?}") };
+
                 assert!(room - sink.file.len() < 120, "room for another packet was left");
                 if packets > 0 {
                     assert_eq!(sink.file, whole_file(format, packets));
@@ -692,13 +728,16 @@ mod tests {
         assert!(matches!(error, WriteError::LinkType { .. }), "{error:?}");
         assert_eq!(writer.add_interface(&Interface::default()).expect("it is Ethernet"), 1);
 
-        let error = writer.write(&Record { interface: 2, ..Record::default() }).expect_err("there are two");
+        let error =
+            writer.write(&Record { interface: 2, ..Record::default() }).expect_err("there are two");
         assert_eq!(error.to_string(), "no interface 2 in the savefile, which has 2");
+
         let statistics = Statistics { interface: 2, ..Statistics::default() };
         writer.statistics(&statistics).expect_err("there are two");
 
         let data = vec![0; PACKET_BYTES_MAX as usize + 1];
-        let error = writer.write(&Record { data: &data, ..Record::default() }).expect_err("it is too long");
+        let error =
+            writer.write(&Record { data: &data, ..Record::default() }).expect_err("it is too long");
         assert_eq!(
             error.to_string(),
             "a packet of 262145 bytes is longer than the 262144 that the savefile allows"
@@ -709,14 +748,20 @@ mod tests {
     #[test]
     fn pcap_ends_in_2106_with_an_error_and_pcapng_continues() {
         let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
-        for (format, nanos, holds) in
-            [(Format::Pcap, last, true), (Format::Pcap, last + 1, false), (Format::Pcapng, last + 1, true)]
-        {
+        for (format, nanos, holds) in [
+            (Format::Pcap, last, true),
+            (Format::Pcap, last + 1, false),
+            (Format::Pcapng, last + 1, true),
+        ] {
             let mut sink = Tight::with_room(1 << 20);
             let mut writer = begin(&mut sink, format);
             let timestamp = Some(Timestamp::from_unix_nanos(nanos));
             let outcome = writer.write(&Record { timestamp, ..Record::default() });
-            assert_eq!((outcome.is_ok(), writer.packets()), (holds, u64::from(holds)), "{outcome:?}");
+            assert_eq!(
+                (outcome.is_ok(), writer.packets()),
+                (holds, u64::from(holds)),
+                "{outcome:?}"
+            );
             if let Err(error) = outcome {
                 assert_eq!(
                     error.to_string(),

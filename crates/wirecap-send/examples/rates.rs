@@ -7,15 +7,16 @@ use std::error::Error;
 use std::time::Instant;
 
 use wirecap_testbed::{
-    AfXdpSender, Counters, Generator, Load, Namespace, Sizes, Stamp, Traffic, VethPair, drop_program,
-    loss_lock,
+    AfXdpSender, Counters, Generator, Load, Namespace, Sizes, Stamp, Traffic, VethPair,
+    drop_program, loss_lock,
 };
 
 const FRAMES: u64 = 2_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let _alone = loss_lock()?;
-    let (here, there) = (Namespace::new()?, Namespace::new()?);
+    let here = Namespace::new()?;
+    let there = Namespace::new()?;
     let pair = VethPair::new((&here, "a0"), (&there, "a1"), 2, 1500)?;
     let _dropping = drop_program(&pair.receiver)?;
     let sizes = [60, 128, 512, 1514].map(Sizes::fixed);

@@ -40,13 +40,13 @@ impl AfXdpSender {
         let several_cells = interface.frame_bytes_max() > CELL_BYTES;
         let open = || XdpTxSocket::open(interface.index, queue, several_cells);
         let socket = interface.namespace.run_in(|| retry_while_busy(open))?;
-        socket
-            .map(|socket| Self { interface: interface.clone(), socket, sent: 0 })
-            .map_err(|source| SetupError::interface(&interface.name, "open an AF_XDP socket on", source))
+        socket.map(|socket| Self { interface: interface.clone(), socket, sent: 0 }).map_err(
+            |source| SetupError::interface(&interface.name, "open an AF_XDP socket on", source),
+        )
     }
 
-    /// Takes a frame, Ethernet header included, and hands it to the kernel together with others: see
-    /// [`flush`](Self::flush).
+    /// Takes a frame, Ethernet header included, and hands it to the kernel together with others:
+    /// see [`flush`](Self::flush).
     ///
     /// # Errors
     ///
@@ -94,40 +94,50 @@ impl AfXdpSender {
         frame_bytes: usize,
     ) -> Result<(), SendError> {
         let deadline = Instant::now() + STALL_TIMEOUT;
+
         while !is_done(&self.socket) {
             self.kick(frame_bytes)?;
             if Instant::now() > deadline {
-                let (interface, in_flight) = (self.interface.name.clone(), self.socket.in_flight());
+                let interface = self.interface.name.clone();
+                let in_flight = self.socket.in_flight();
                 return Err(SendError::Stalled { interface, in_flight });
             }
         }
         Ok(())
     }
 
-    /// Publishes the pushed frames, lets the kernel send some of them, and takes back completed cells.
+    /// Publishes the pushed frames, lets the kernel send some of them, and takes back completed
+    /// cells.
     fn kick(&mut self, frame_bytes: usize) -> Result<(), SendError> {
         self.socket.publish();
         let kicked = send(self.socket.fd(), &[], SendFlags::DONTWAIT);
         self.socket.reclaim();
         match kicked {
-            // EAGAIN: more frames remain. EBUSY: a frame was lost at the peer's ring, or the queue is
-            // momentarily locked. ENOBUFS: no memory at the moment.
+            // EAGAIN: more frames remain. EBUSY: a frame was lost at the peer's ring, or the queue
+            // is momentarily locked. ENOBUFS: no memory at the moment.
             Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => Ok(()),
             Err(errno) => Err(self.socket_error(frame_bytes, errno)),
         }
     }
 
     fn socket_error(&self, frame_bytes: usize, errno: Errno) -> SendError {
-        SendError::Socket { interface: self.interface.name.clone(), frame_bytes, source: errno.into() }
+        SendError::Socket {
+            interface: self.interface.name.clone(),
+            frame_bytes,
+            source: errno.into(),
+        }
     }
 }
 
-/// A queue stays busy for some milliseconds after its last socket was closed, on a busy machine longer.
+/// A queue stays busy for some milliseconds after its last socket was closed, on a busy machine
+/// longer.
 fn retry_while_busy<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
         match open() {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
+            {
                 thread::sleep(Duration::from_millis(2));
             }
             outcome => return outcome,

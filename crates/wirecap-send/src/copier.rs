@@ -1,10 +1,12 @@
-//! A sender of any frames inside the kernel: an XDP program copies them from a map, and test runs of the
-//! program send them. Its rate is within a third of the [`Generator`](crate::Generator)'s, and it has the same
-//! restrictions on queues and receivers.
+//! A sender of any frames inside the kernel: an XDP program copies them from a map, and test runs
+//! of the program send them. Its rate is within a third of the [`Generator`](crate::Generator)'s,
+//! and it has the same restrictions on queues and receivers.
 
 use std::os::fd::AsFd;
 
-use wirecap_filter::bpf::asm::{AsmError, Assembler, Condition::*, Helper, Insn, Label, Reg::*, Size::*};
+use wirecap_filter::bpf::asm::{
+    AsmError, Assembler, Condition::*, Helper, Insn, Label, Reg::*, Size::*,
+};
 use wirecap_filter::bpf::{
     BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_DROP,
 };
@@ -68,19 +70,26 @@ impl KernelSender {
             SetupError::interface(&interface.name, "reach the queue from a CPU on", source)
         })?;
         let state = Map::create(MapKind::Array, "testbed_copy", state::BYTES, 1).map_err(failed)?;
-        let pages = Map::create_mappable("testbed_pages", PAGE_BYTES as u32, PAGES as u32).map_err(failed)?;
+        let pages = Map::create_mappable("testbed_pages", PAGE_BYTES as u32, PAGES as u32)
+            .map_err(failed)?;
         let code = copy(interface.index, &state, &pages).expect("the copier's labels");
-        let program =
-            Program::load_trusted(ProgramKind::Xdp, "testbed_copier", &code, LoadOptions::default())
-                .map_err(failed)?;
+        let program = Program::load_trusted(
+            ProgramKind::Xdp,
+            "testbed_copier",
+            &code,
+            LoadOptions::default(),
+        )
+        .map_err(failed)?;
+
         Ok(Self {
             _residence: reside(&program, interface)?,
             interface: interface.clone(),
             cpu,
             program,
             state,
-            pages: Mapping::of_map(&pages, PAGES * PAGE_BYTES)
-                .map_err(|source| SetupError::interface(&interface.name, "map frames for", source))?,
+            pages: Mapping::of_map(&pages, PAGES * PAGE_BYTES).map_err(|source| {
+                SetupError::interface(&interface.name, "map frames for", source)
+            })?,
             page: 0,
             start: 0,
             waiting_frames: 0,
@@ -93,8 +102,8 @@ impl KernelSender {
     pub const FRAME_BYTES_MAX: usize = FRAME_BYTES_MAX;
 
     /// Takes a frame, Ethernet header included, and sends it together with others: see
-    /// [`flush`](Self::flush). All frames must be sent from one thread; the first call binds it to a CPU and
-    /// moves it to the interface's namespace.
+    /// [`flush`](Self::flush). All frames must be sent from one thread; the first call binds it to
+    /// a CPU and moves it to the interface's namespace.
     ///
     /// # Errors
     ///
@@ -103,25 +112,31 @@ impl KernelSender {
         if !(FRAME_BYTES_MIN..=FRAME_BYTES_MAX.min(self.interface.frame_bytes_max() + 4))
             .contains(&frame.len())
         {
-            let (interface, frame_bytes) = (self.interface.name.clone(), frame.len());
+            let interface = self.interface.name.clone();
+            let frame_bytes = frame.len();
             let source = std::io::Error::from_raw_os_error(libc::EMSGSIZE);
             return Err(SendError::Socket { interface, frame_bytes, source });
         }
+
         if self.start > START_MAX {
             self.page += 1;
             self.start = 0;
         }
+
         if self.page == PAGES {
             self.flush()?;
         }
+
         let at = self.page * PAGE_BYTES + self.start;
         self.pages.write(at, &(frame.len() as u16).to_ne_bytes());
         self.pages.write(at + LENGTH_BYTES, frame);
         self.start += (LENGTH_BYTES + frame.len()).next_multiple_of(2);
+
         // The end of the page, unless another frame follows.
         self.pages.write(self.page * PAGE_BYTES + self.start, &[0; LENGTH_BYTES]);
         self.waiting_frames += 1;
         self.sent += 1;
+
         Ok(())
     }
 
@@ -139,6 +154,7 @@ impl KernelSender {
                 .map_err(|source| SendError::Thread { source })?;
             self.is_placed = true;
         }
+
         if self.waiting_frames > 0 {
             let not_made = self.run().map_err(|source| SendError::Program { source })?;
             if not_made > 0 {
@@ -147,6 +163,7 @@ impl KernelSender {
                 return Err(SendError::NotMade { queue, frames: not_made });
             }
         }
+
         (self.page, self.start, self.waiting_frames) = (0, 0, 0);
         Ok(())
     }
@@ -173,12 +190,15 @@ impl KernelSender {
                 _ => taken = self.state_value(state::TAKEN)?,
             }
         }
+
         self.state_value(state::NOT_MADE)
     }
 
     fn state_value(&self, offset: i16) -> Result<u64, BpfError> {
         let values = self.state.lookup(0)?;
-        Ok(u64::from_ne_bytes(*values[0][offset as usize..].first_chunk().expect("a value of the state")))
+        Ok(u64::from_ne_bytes(
+            *values[0][offset as usize..].first_chunk().expect("a value of the state"),
+        ))
     }
 }
 
@@ -187,31 +207,47 @@ impl KernelSender {
 /// `R6` has the context, `R7` the state, `R8` the page, `R9` an offset in it and then a length.
 fn copy(ifindex: u32, state: &impl AsFd, pages: &impl AsFd) -> Result<Vec<Insn>, AsmError> {
     let mut asm = Assembler::new();
-    let (failed, found) = (asm.label(), asm.label());
+    let failed = asm.label();
+    let found = asm.label();
+
     asm.mov(R6, R1).load_map_value(R7, state, 0);
     asm.load(Double, R1, R7, state::TAKEN).add(R1, 1).store(Double, R7, state::TAKEN, R1);
     find_page(&mut asm, pages, failed);
     asm.load(Double, R9, R7, state::START);
     load_length(&mut asm, failed);
     asm.jump_if(R2, Ne, 0, found);
+
     // The page is finished: continue with the next one.
     asm.load(Double, R1, R7, state::PAGE).add(R1, 1).store(Double, R7, state::PAGE, R1);
     find_page(&mut asm, pages, failed);
     asm.mov(R9, 0);
     load_length(&mut asm, failed);
     asm.bind(found).jump_if(R9, Gt, START_MAX as i32, failed);
-    asm.jump_if(R2, Lt, FRAME_BYTES_MIN as i32, failed).jump_if(R2, Gt, FRAME_BYTES_MAX as i32, failed);
+    asm.jump_if(R2, Lt, FRAME_BYTES_MIN as i32, failed).jump_if(
+        R2,
+        Gt,
+        FRAME_BYTES_MAX as i32,
+        failed,
+    );
+
     // The start of the next one, at an even offset.
     asm.mov(R1, R9).add(R1, R2).add(R1, LENGTH_BYTES as i32 + 1).and(R1, !1);
     asm.store(Double, R7, state::START, R1);
     asm.add(R8, R9).add(R8, LENGTH_BYTES as i32).mov(R9, R2);
+
     let cut = asm.label();
     asm.sub(R2, FRAME_BYTES_MAX as i32).jump_if(R2, Eq, 0, cut);
     asm.mov(R1, R6).call(Helper::XdpAdjustTail).jump_if(R0, Ne, 0, failed).bind(cut);
     asm.mov(R1, R6).mov(R2, 0).mov(R3, R8).mov(R4, R9).call(Helper::XdpStoreBytes);
     asm.jump_if(R0, Ne, 0, failed);
     asm.mov32(R1, ifindex as i32).mov(R2, 0).call(Helper::Redirect).exit();
-    asm.bind(failed).load(Double, R1, R7, state::NOT_MADE).add(R1, 1).store(Double, R7, state::NOT_MADE, R1);
+    asm.bind(failed).load(Double, R1, R7, state::NOT_MADE).add(R1, 1).store(
+        Double,
+        R7,
+        state::NOT_MADE,
+        R1,
+    );
+
     asm.mov(R0, XDP_DROP).exit();
     asm.finish()
 }
@@ -223,7 +259,8 @@ fn find_page(asm: &mut Assembler, pages: &impl AsFd, failed: Label) {
     asm.jump_if(R0, Eq, 0, failed).mov(R8, R0);
 }
 
-/// `R2` = the length at the offset in `R9`, which is checked to be valid for a frame or the end of a page.
+/// `R2` = the length at the offset in `R9`, which is checked to be valid for a frame or the end of
+/// a page.
 fn load_length(asm: &mut Assembler, failed: Label) {
     asm.jump_if(R9, Gt, (PAGE_BYTES - LENGTH_BYTES) as i32, failed);
     asm.mov(R1, R8).add(R1, R9).load(Half, R2, R1, 0);

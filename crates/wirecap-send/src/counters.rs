@@ -1,8 +1,9 @@
 //! The kernel's counters of an interface, which are independent of sender and capture.
 //!
-//! A veth counts in three places. The interface's own counters have the packets that its stack sent and
-//! received. A receive queue that runs an XDP program counts on the *receiving* end (`rx_queue_N_...`). Frames
-//! that arrive there as XDP frames count once more on the *sending* end (`tx_queue_N_xdp_xmit`).
+//! A veth counts in three places. The interface's own counters have the packets that its stack sent
+//! and received. A receive queue that runs an XDP program counts on the *receiving* end
+//! (`rx_queue_N_...`). Frames that arrive there as XDP frames count once more on the *sending* end
+//! (`tx_queue_N_xdp_xmit`).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,7 +27,8 @@ pub struct Counters {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Packets received; on a veth with XDP including packets that the program dropped or redirected.
+    /// Packets received; on a veth with XDP including packets that the program dropped or
+    /// redirected.
     pub rx_packets: u64,
     /// Packets lost on reception.
     pub rx_dropped: u64,
@@ -143,8 +145,11 @@ impl Counters {
         let mut table = String::new();
         self.device_table.rewind()?;
         self.device_table.read_to_string(&mut table)?;
+
         let columns = device_columns(&table, name).ok_or(io::ErrorKind::NotFound)?;
-        let queues: BTreeMap<_, _> = sys::driver_statistics(&self.socket, name)?.into_iter().collect();
+        let queues: BTreeMap<_, _> =
+            sys::driver_statistics(&self.socket, name)?.into_iter().collect();
+
         Ok(Snapshot {
             rx_packets: columns[1],
             rx_dropped: columns[3],
@@ -170,8 +175,9 @@ impl Snapshot {
         self.tx_queues.iter().map(|queue| queue.xdp_xmit_errors).sum()
     }
 
-    /// Frames that the interface's XDP program redirected, also those that a socket did not take: the driver's own count of
-    /// what a capture must account for. On a veth's receiving end, exact as soon as the receiving queues are empty.
+    /// Frames that the interface's XDP program redirected, also those that a socket did not take:
+    /// the driver's own count of what a capture must account for. On a veth's receiving end, exact
+    /// as soon as the receiving queues are empty.
     pub fn redirected(&self) -> u64 {
         self.rx_queues.iter().map(|queue| queue.xdp_redirect + queue.drops).sum()
     }
@@ -186,18 +192,31 @@ impl Snapshot {
     ///
     /// # Panics
     ///
-    /// If a counter has decreased: the two are not of the same interface, or are in the wrong order.
+    /// If a counter has decreased: the two are not of the same interface, or are in the wrong
+    /// order.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let rx_earlier = earlier.rx_queues.iter().copied().chain(std::iter::repeat(RxQueueCounts::default()));
-        let tx_earlier = earlier.tx_queues.iter().copied().chain(std::iter::repeat(TxQueueCounts::default()));
+        let rx_earlier =
+            earlier.rx_queues.iter().copied().chain(std::iter::repeat(RxQueueCounts::default()));
+        let tx_earlier =
+            earlier.tx_queues.iter().copied().chain(std::iter::repeat(TxQueueCounts::default()));
         Self {
             rx_packets: grown(self.rx_packets, earlier.rx_packets),
             rx_dropped: grown(self.rx_dropped, earlier.rx_dropped),
             tx_packets: grown(self.tx_packets, earlier.tx_packets),
             tx_dropped: grown(self.tx_dropped, earlier.tx_dropped),
-            rx_queues: self.rx_queues.iter().zip(rx_earlier).map(|(now, then)| now.since(then)).collect(),
-            tx_queues: self.tx_queues.iter().zip(tx_earlier).map(|(now, then)| now.since(then)).collect(),
+            rx_queues: self
+                .rx_queues
+                .iter()
+                .zip(rx_earlier)
+                .map(|(now, then)| now.since(then))
+                .collect(),
+            tx_queues: self
+                .tx_queues
+                .iter()
+                .zip(tx_earlier)
+                .map(|(now, then)| now.since(then))
+                .collect(),
         }
     }
 }
@@ -215,7 +234,8 @@ fn grown(now: u64, then: u64) -> u64 {
 
 /// The numbers of the interface's line in /proc/net/dev: eight of receiving, eight of sending.
 fn device_columns(table: &str, name: &str) -> Option<[u64; 16]> {
-    let is_line_of = |line: &&str| line.split_once(':').is_some_and(|(first, _)| first.trim() == name);
+    let is_line_of =
+        |line: &&str| line.split_once(':').is_some_and(|(first, _)| first.trim() == name);
     let (_, numbers) = table.lines().find(is_line_of)?.split_once(':')?;
     let numbers: Vec<u64> = numbers.split_whitespace().flat_map(str::parse).collect();
     numbers.try_into().ok()
@@ -232,7 +252,9 @@ fn queue_counts<T>(
         statistics.keys().any(|name| name.starts_with(&prefix))
     };
     let count = |queue| {
-        from_statistics(&|name| statistics.get(&format!("{prefix}_{queue}_{name}")).copied().unwrap_or(0))
+        from_statistics(&|name| {
+            statistics.get(&format!("{prefix}_{queue}_{name}")).copied().unwrap_or(0)
+        })
     };
     (0..).take_while(has_queue).map(count).collect()
 }
@@ -252,7 +274,8 @@ mod tests {
 
     #[test]
     fn queues_are_gathered_by_number() {
-        let statistics = [("tx_queue_0_xdp_xmit", 5), ("tx_queue_1_xdp_xmit_errors", 7), ("peer", 3)];
+        let statistics =
+            [("tx_queue_0_xdp_xmit", 5), ("tx_queue_1_xdp_xmit_errors", 7), ("peer", 3)];
         let statistics = statistics.map(|(name, value)| (name.to_owned(), value)).into();
         let queues = queue_counts(&statistics, "tx_queue", TxQueueCounts::from_statistics);
         assert_eq!(queues.len(), 2);

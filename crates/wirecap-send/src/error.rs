@@ -82,7 +82,9 @@ impl fmt::Display for SetupError {
                 let package = if ["ip", "tc"].contains(&tool.as_str()) { "iproute2" } else { tool };
                 write!(f, "cannot run `{tool}`; install it (Debian: {package})")
             }
-            Self::Command { command, message } => write!(f, "`{command}` failed: {}", message.trim_end()),
+            Self::Command { command, message } => {
+                write!(f, "`{command}` failed: {}", message.trim_end())
+            }
             Self::Interface { interface, what, source } => {
                 write!(f, "cannot {what} {interface}")?;
                 if source.kind() == io::ErrorKind::PermissionDenied {
@@ -90,7 +92,9 @@ impl fmt::Display for SetupError {
                 }
                 Ok(())
             }
-            Self::Program { interface, .. } => write!(f, "cannot attach an XDP program to {interface}"),
+            Self::Program { interface, .. } => {
+                write!(f, "cannot attach an XDP program to {interface}")
+            }
             Self::Traffic { what, given, min, max } => {
                 write!(f, "invalid {what} {given}: expected {min} to {max}")
             }
@@ -101,9 +105,9 @@ impl fmt::Display for SetupError {
 impl Error for SetupError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Namespace { source, .. } | Self::Tool { source, .. } | Self::Interface { source, .. } => {
-                Some(source)
-            }
+            Self::Namespace { source, .. }
+            | Self::Tool { source, .. }
+            | Self::Interface { source, .. } => Some(source),
             Self::Program { source, .. } => Some(source),
             Self::Command { .. } | Self::Traffic { .. } => None,
         }
@@ -173,12 +177,16 @@ impl fmt::Display for SendError {
             Self::Twice { what, number } => {
                 write!(f, "two loads for {what} {number}; start one after the other")
             }
-            Self::Thread { .. } => f.write_str("cannot bring the sending thread to its CPU and namespace"),
+            Self::Thread { .. } => {
+                f.write_str("cannot bring the sending thread to its CPU and namespace")
+            }
             Self::Program { .. } => f.write_str("cannot run the generating program"),
             Self::NotMade { queue, frames } => {
                 write!(f, "the generating program failed to make {frames} frames for queue {queue}")
             }
-            Self::Socket { interface, frame_bytes: 0, .. } => write!(f, "cannot send on {interface}"),
+            Self::Socket { interface, frame_bytes: 0, .. } => {
+                write!(f, "cannot send on {interface}")
+            }
             Self::Socket { interface, frame_bytes, .. } => {
                 write!(f, "cannot send a frame of {frame_bytes} bytes on {interface}")
             }
@@ -194,9 +202,10 @@ impl Error for SendError {
         match self {
             Self::Thread { source } | Self::Socket { source, .. } => Some(source),
             Self::Program { source } => Some(source),
-            Self::OutOfReach { .. } | Self::Twice { .. } | Self::NotMade { .. } | Self::Stalled { .. } => {
-                None
-            }
+            Self::OutOfReach { .. }
+            | Self::Twice { .. }
+            | Self::NotMade { .. }
+            | Self::Stalled { .. } => None,
         }
     }
 }

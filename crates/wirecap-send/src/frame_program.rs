@@ -1,5 +1,5 @@
-//! The program that generates frames inside the kernel: it changes each copy of a template frame to the next
-//! frame of its queue and sends it on the interface.
+//! The program that generates frames inside the kernel: it changes each copy of a template frame to
+//! the next frame of its queue and sends it on the interface.
 
 use wirecap_filter::bpf::asm::{
     Alu, AsmError, Assembler, Condition::*, Helper, Insn, Label, Reg::*, Size::*,
@@ -11,14 +11,15 @@ use std::os::fd::AsFd;
 use crate::frames::{PORTS_PER_ADDRESS, STAMP_OFFSET, Traffic};
 use crate::pace::CATCH_UP_NS;
 
-/// Maximum wait for a frame's time, in readings of the clock: the verifier requires a bound. A reading takes at least 10
-/// ns. Without CAP_PERFMON the verifier also follows each speculative jump and rejects the program.
+/// Maximum wait for a frame's time, in readings of the clock: the verifier requires a bound. A
+/// reading takes at least 10 ns. Without CAP_PERFMON the verifier also follows each speculative
+/// jump and rejects the program.
 const CLOCK_READINGS_MAX: i32 = 4096;
 /// Longest interval between frames for which the program itself waits.
 pub(crate) const INTERVAL_NS_MAX: u64 = CLOCK_READINGS_MAX as u64 * 10 / 2;
 
-/// The program's state on a CPU: one value of the array of states, shared with user space between runs. Padded,
-/// so that no two CPUs write to the same cache line.
+/// The program's state on a CPU: one value of the array of states, shared with user space between
+/// runs. Padded, so that no two CPUs write to the same cache line.
 pub(crate) mod state {
     /// Number of the next frame.
     pub(crate) const SEQUENCE: i16 = 0;
@@ -49,9 +50,15 @@ mod field {
 /// The program for this traffic. It runs on copies of a template as long as the longest frame.
 ///
 /// `R6` has the context, `R7` the state, `R8` the frame's number, `R9` its length.
-pub(crate) fn generate(traffic: &Traffic, ifindex: u32, states: &impl AsFd) -> Result<Vec<Insn>, AsmError> {
+pub(crate) fn generate(
+    traffic: &Traffic,
+    ifindex: u32,
+    states: &impl AsFd,
+) -> Result<Vec<Insn>, AsmError> {
     let mut asm = Assembler::new();
-    let (no_state, failed) = (asm.label(), asm.label());
+    let no_state = asm.label();
+    let failed = asm.label();
+
     find_state(&mut asm, states, no_state);
     wait_until_due(&mut asm);
     take_number(&mut asm);
@@ -64,6 +71,7 @@ pub(crate) fn generate(traffic: &Traffic, ifindex: u32, states: &impl AsFd) -> R
     asm.mov32(R1, ifindex as i32).mov(R2, 0).call(Helper::Redirect).exit();
     asm.bind(failed).mov(R1, 1).atomic_add(Double, R7, state::NOT_MADE, R1);
     asm.bind(no_state).mov(R0, XDP_DROP).exit();
+
     asm.finish()
 }
 
@@ -76,7 +84,10 @@ fn find_state(asm: &mut Assembler, states: &impl AsFd, no_state: Label) {
 
 /// Spins until the frame's time, and sets the time of the next one.
 fn wait_until_due(asm: &mut Assembler) {
-    let (read_clock, due, in_time, at_once) = (asm.label(), asm.label(), asm.label(), asm.label());
+    let read_clock = asm.label();
+    let due = asm.label();
+    let in_time = asm.label();
+    let at_once = asm.label();
     asm.load(Double, R8, R7, state::DUE_NS).jump_if(R8, Eq, 0, at_once);
     asm.mov(R9, CLOCK_READINGS_MAX);
     asm.bind(read_clock).call(Helper::KtimeNs).jump_if(R0, Ge, R8, due);
@@ -98,9 +109,12 @@ fn choose_length(asm: &mut Assembler, traffic: &Traffic) {
     let sizes = &traffic.sizes;
     let total_weight = sizes.total_weight() as i32;
     let chosen = asm.label();
+
     asm.mov(R2, R8).alu64(Alu::Mod, R2, total_weight);
     asm.alu64(Alu::Mul, R2, sizes.stride() as i32).alu64(Alu::Mod, R2, total_weight);
+
     let mut weights_below = 0;
+
     for &(frame_bytes, weight) in &sizes.shares {
         weights_below += weight as i32;
         asm.mov(R9, i32::from(frame_bytes));
@@ -108,6 +122,7 @@ fn choose_length(asm: &mut Assembler, traffic: &Traffic) {
             asm.jump_if(R2, Lt, weights_below, chosen);
         }
     }
+
     asm.bind(chosen);
 }
 
@@ -132,27 +147,37 @@ fn write_lengths(asm: &mut Assembler) {
 
 /// Writes queue and number, as [`Stamp::of`](crate::Stamp::of) reads them.
 fn write_stamp(asm: &mut Assembler) {
-    asm.load(Double, R2, R7, state::QUEUE).to_big_endian(Half, R2).store(Half, R1, field::STAMP_QUEUE, R2);
+    asm.load(Double, R2, R7, state::QUEUE).to_big_endian(Half, R2).store(
+        Half,
+        R1,
+        field::STAMP_QUEUE,
+        R2,
+    );
     asm.mov(R2, R8).to_big_endian(Double, R2).store(Double, R1, field::STAMP_SEQUENCE, R2);
 }
 
-/// Writes source address, source port and the IP header's checksum, which depends on the length, too.
+/// Writes source address, source port and the IP header's checksum, which depends on the length,
+/// too.
 fn write_flow(asm: &mut Assembler, traffic: &Traffic) {
     // r2 = the flow
     asm.mov(R2, R8).alu64(Alu::Mod, R2, traffic.flows as i32);
     asm.load(Double, R3, R7, state::QUEUE).alu64(Alu::Mul, R3, traffic.flows as i32).add(R2, R3);
+
     // r3 = the port
     asm.mov(R3, R2).and(R3, PORTS_PER_ADDRESS as i32 - 1).add(R3, i32::from(traffic.source_port));
     asm.to_big_endian(Half, R3).store(Half, R1, field::UDP_SOURCE, R3);
+
     // r2 = the address
     asm.alu32(Alu::ShiftRight, R2, PORTS_PER_ADDRESS.trailing_zeros() as i32);
     asm.alu32(Alu::Add, R2, u32::from(traffic.source) as i32);
+
     // r3 = the sum of the header's words
     asm.mov(R3, traffic.constant_word_sum() as i32).add(R3, R9);
     asm.mov(R4, R2).shift_right(R4, 16).add(R3, R4).mov(R4, R2).and(R4, 0xffff).add(R3, R4);
     for _ in 0..2 {
         asm.mov(R4, R3).shift_right(R4, 16).and(R3, 0xffff).add(R3, R4);
     }
+
     asm.xor(R3, 0xffff).to_big_endian(Half, R3).store(Half, R1, field::IP_CHECKSUM, R3);
     asm.to_big_endian(Word, R2).store(Word, R1, field::IP_SOURCE, R2);
 }

@@ -80,12 +80,14 @@ impl Traffic {
         frame.extend([0, 0]); // no UDP checksum, as IPv4 allows
         frame.extend(stamp.to_bytes());
         frame.resize(frame_bytes, 0);
+
         frame
     }
 
     /// The flow of a frame: numbered through all queues.
     fn flow(&self, stamp: Stamp) -> u32 {
-        u32::from(stamp.queue).wrapping_mul(self.flows) + (stamp.sequence % u64::from(self.flows)) as u32
+        u32::from(stamp.queue).wrapping_mul(self.flows)
+            + (stamp.sequence % u64::from(self.flows)) as u32
     }
 
     fn source_of(&self, flow: u32) -> (Ipv4Addr, u16) {
@@ -125,7 +127,8 @@ impl Traffic {
 
     /// Checks that such frames of up to `frame_bytes_max` bytes are possible.
     pub(crate) fn check_up_to(&self, frame_bytes_max: usize) -> Result<(), SetupError> {
-        let (min, max) = (FRAME_BYTES_MIN as u64, frame_bytes_max as u64);
+        let min = FRAME_BYTES_MIN as u64;
+        let max = frame_bytes_max as u64;
         for &(frame_bytes, weight) in &self.sizes.shares {
             in_range("frame length in bytes", frame_bytes.into(), min, max)?;
             in_range("weight of a frame length", weight.into(), 1, 1 << 20)?;
@@ -155,8 +158,8 @@ impl Sizes {
         Self::mix(&[(60, 7), (590, 4), (1514, 1)])
     }
 
-    /// Lengths in bytes, each with its weight. Any sequence of frames as long as the sum of the weights has
-    /// exactly these shares, evenly mixed.
+    /// Lengths in bytes, each with its weight. Any sequence of frames as long as the sum of the
+    /// weights has exactly these shares, evenly mixed.
     pub fn mix(shares: &[(u16, u32)]) -> Self {
         Self { shares: shares.to_vec() }
     }
@@ -188,8 +191,9 @@ impl Sizes {
         self.shares.iter().map(|&(_, weight)| weight).sum()
     }
 
-    /// The step from one frame's position in the mix to the next one's. It has no divisor in common with the
-    /// total, so it visits every position; it is near the golden section of the total, so it mixes them evenly.
+    /// The step from one frame's position in the mix to the next one's. It has no divisor in common
+    /// with the total, so it visits every position; it is near the golden section of the total, so
+    /// it mixes them evenly.
     pub(crate) fn stride(&self) -> u32 {
         let total = self.total_weight();
         let wanted = (f64::from(total) * 0.618) as u32;
@@ -231,13 +235,19 @@ impl Stamp {
         let (magic, rest) = frame.get(STAMP_OFFSET..)?.split_first_chunk()?;
         let (queue, rest) = rest.split_first_chunk()?;
         let sequence = rest.first_chunk()?;
-        (u32::from_be_bytes(*magic) == MAGIC)
-            .then(|| Self { queue: u16::from_be_bytes(*queue), sequence: u64::from_be_bytes(*sequence) })
+        (u32::from_be_bytes(*magic) == MAGIC).then(|| Self {
+            queue: u16::from_be_bytes(*queue),
+            sequence: u64::from_be_bytes(*sequence),
+        })
     }
 }
 
 fn in_range(what: &'static str, given: u64, min: u64, max: u64) -> Result<(), SetupError> {
-    if (min..=max).contains(&given) { Ok(()) } else { Err(SetupError::Traffic { what, given, min, max }) }
+    if (min..=max).contains(&given) {
+        Ok(())
+    } else {
+        Err(SetupError::Traffic { what, given, min, max })
+    }
 }
 
 fn gcd(a: u32, b: u32) -> u32 {
@@ -263,7 +273,8 @@ mod tests {
     fn every_run_of_a_mix_has_the_mixs_shares() {
         let sizes = Sizes::imix();
         for start in [0, 5, 1_000_000_007] {
-            let count = |bytes| (start..start + 12).filter(|&n| sizes.frame_bytes(n) == bytes).count();
+            let count =
+                |bytes| (start..start + 12).filter(|&n| sizes.frame_bytes(n) == bytes).count();
             assert_eq!([count(60), count(590), count(1514)], [7, 4, 1]);
         }
     }
@@ -271,7 +282,8 @@ mod tests {
     #[test]
     fn the_sizes_of_a_mix_are_mingled() {
         let sizes = Sizes::mix(&[(60, 50), (1514, 50)]);
-        let changes = (0..100).filter(|&n| sizes.frame_bytes(n) != sizes.frame_bytes(n + 1)).count();
+        let changes =
+            (0..100).filter(|&n| sizes.frame_bytes(n) != sizes.frame_bytes(n + 1)).count();
         assert!(changes > 60, "{changes}");
     }
 
@@ -285,8 +297,8 @@ mod tests {
     fn the_checksum_is_that_of_a_known_header() {
         // The example of RFC 1071 in use everywhere: 45 00 00 73 ... c0 a8 00 c7.
         let header = [
-            0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0x00, 0x01, 0xc0,
-            0xa8, 0x00, 0xc7,
+            0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0x00,
+            0x01, 0xc0, 0xa8, 0x00, 0xc7,
         ];
         assert_eq!(!folded(word_sum(&header)), 0xb861);
     }

@@ -1,8 +1,8 @@
-//! The in-kernel generator: the kernel makes the frames and hands them to the interface, in test runs of an XDP
-//! program whose verdicts it executes.
+//! The in-kernel generator: the kernel makes the frames and hands them to the interface, in test
+//! runs of an XDP program whose verdicts it executes.
 //!
-//! It needs no system call, copy or socket buffer per frame, and sends millions of frames per second and core.
-//! The sending CPU determines which queue of a veth's peer receives a frame.
+//! It needs no system call, copy or socket buffer per frame, and sends millions of frames per
+//! second and core. The sending CPU determines which queue of a veth's peer receives a frame.
 
 use std::fs;
 use std::io;
@@ -69,8 +69,8 @@ impl Load {
         self.at(Rate::PerSecond(frames))
     }
 
-    /// The same from this CPU. On a veth the queue is the CPU's number modulo the number of queues, and the
-    /// load must have this queue.
+    /// The same from this CPU. On a veth the queue is the CPU's number modulo the number of queues,
+    /// and the load must have this queue.
     #[must_use]
     pub fn on_cpu(self, cpu: u32) -> Self {
         Self { cpu: Some(cpu), ..self }
@@ -113,9 +113,9 @@ struct Engine {
     program: Program,
     states: Map,
     template: Vec<u8>,
-    /// Attaching or detaching a program takes the kernel tens of milliseconds, and a test run of a program that
-    /// is not attached does both. So the program is attached to an interface without frames: the loopback
-    /// interface of a private namespace.
+    /// Attaching or detaching a program takes the kernel tens of milliseconds, and a test run of a
+    /// program that is not attached does both. So the program is attached to an interface without
+    /// frames: the loopback interface of a private namespace.
     _residence: Option<(Link, Namespace)>,
 }
 
@@ -129,12 +129,14 @@ impl Generator {
         traffic.check_up_to(interface.frame_bytes_max().min(GENERATED_BYTES_MAX))?;
         let failed = |source| SetupError::program(&interface.name, source);
         let cpu_count = allowed_cpus().map_or(1, |cpus| cpus.last().map_or(1, |last| last + 1));
-        let states =
-            Map::create(MapKind::Array, "testbed_states", state::BYTES, cpu_count).map_err(failed)?;
-        let code =
-            frame_program::generate(traffic, interface.index, &states).expect("the generator's labels");
-        let program = Program::load_trusted(ProgramKind::Xdp, "testbed_send", &code, LoadOptions::default())
+        let states = Map::create(MapKind::Array, "testbed_states", state::BYTES, cpu_count)
             .map_err(failed)?;
+        let code = frame_program::generate(traffic, interface.index, &states)
+            .expect("the generator's labels");
+        let program =
+            Program::load_trusted(ProgramKind::Xdp, "testbed_send", &code, LoadOptions::default())
+                .map_err(failed)?;
+
         let engine = Engine {
             _residence: reside(&program, interface)?,
             interface: interface.clone(),
@@ -142,7 +144,10 @@ impl Generator {
             states,
             template: template(traffic),
         };
-        Ok(Self { engine: Arc::new(engine), next_sequences: vec![0; interface.queue_count as usize] })
+        Ok(Self {
+            engine: Arc::new(engine),
+            next_sequences: vec![0; interface.queue_count as usize],
+        })
     }
 
     /// Whether some CPU that this process may use sends to this queue.
@@ -165,17 +170,27 @@ impl Generator {
     ///
     /// [`SendError`] if no CPU sends to a queue, or two loads have the same queue or CPU.
     pub fn start(&mut self, loads: &[Load]) -> Result<Run<'_>, SendError> {
-        let cpus = loads.iter().map(|load| self.engine.cpu_for(load)).collect::<Result<Vec<_>, _>>()?;
+        let cpus =
+            loads.iter().map(|load| self.engine.cpu_for(load)).collect::<Result<Vec<_>, _>>()?;
         all_different("CPU", cpus.iter().copied())?;
         all_different("queue", loads.iter().map(|load| load.queue))?;
         let stopper = Stopper(Arc::default());
-        let threads = loads.iter().zip(cpus).map(|(load, cpu)| self.spawn(load, cpu, &stopper)).collect();
+        let threads =
+            loads.iter().zip(cpus).map(|(load, cpu)| self.spawn(load, cpu, &stopper)).collect();
         Ok(Run { threads, stopper, generator: self })
     }
 
-    fn spawn(&self, load: &Load, cpu: u32, stopper: &Stopper) -> JoinHandle<Result<Sent, SendError>> {
+    fn spawn(
+        &self,
+        load: &Load,
+        cpu: u32,
+        stopper: &Stopper,
+    ) -> JoinHandle<Result<Sent, SendError>> {
         let first_sequence = self.next_sequences[load.queue as usize];
-        let (engine, load, stopper) = (Arc::clone(&self.engine), load.clone(), stopper.clone());
+        let engine = Arc::clone(&self.engine);
+        let load = load.clone();
+        let stopper = stopper.clone();
+
         thread::spawn(move || {
             let prepared = engine.interface.namespace.enter().and_then(|()| pin_to(cpu));
             prepared.map_err(|source| SendError::Thread { source })?;
@@ -188,8 +203,9 @@ impl Engine {
     /// The CPU to send this load from.
     fn cpu_for(&self, load: &Load) -> Result<u32, SendError> {
         let queue_count = self.interface.queue_count;
-        let reaches =
-            |cpu: u32| cpu % queue_count == load.queue && load.cpu.is_none_or(|wanted| wanted == cpu);
+        let reaches = |cpu: u32| {
+            cpu % queue_count == load.queue && load.cpu.is_none_or(|wanted| wanted == cpu)
+        };
         let cpus = allowed_cpus().map_err(|source| SendError::Thread { source })?;
         cpus.into_iter()
             .find(|&cpu| reaches(cpu))
@@ -197,18 +213,31 @@ impl Engine {
     }
 
     /// Sends the load from this thread, slice by slice.
-    fn send(&self, load: &Load, cpu: u32, first: u64, stopper: &Stopper) -> Result<Sent, SendError> {
+    fn send(
+        &self,
+        load: &Load,
+        cpu: u32,
+        first: u64,
+        stopper: &Stopper,
+    ) -> Result<Sent, SendError> {
         let mut slicer = Slicer::new(load.rate);
         let mut state = State { sequence: first, queue: load.queue, ..State::default() };
-        let (started, waited) = (Instant::now(), waited_by_thread());
+        let started = Instant::now();
+        let waited = waited_by_thread();
+
         while state.sequence - first < load.frames && !stopper.is_stopped() {
             let slice = slicer.next(load.frames - (state.sequence - first), &mut state);
             let before = state.sequence;
-            state = self.run_slice(slice, cpu, &state).map_err(|source| SendError::Program { source })?;
+            state = self
+                .run_slice(slice, cpu, &state)
+                .map_err(|source| SendError::Program { source })?;
             stopper.0.frames.fetch_add(state.sequence - before, Relaxed);
         }
-        let (queue, duration) = (load.queue, started.elapsed());
+
+        let queue = load.queue;
+        let duration = started.elapsed();
         let waited = waited_by_thread().saturating_sub(waited);
+
         match state.not_made {
             0 => Ok(Sent { queue, frames: state.sequence - first, duration, waited }),
             frames => Err(SendError::NotMade { queue, frames }),
@@ -345,7 +374,9 @@ impl Slicer {
     /// The next slice of what remains, when it is due; sets the program's clock for it.
     fn next(&mut self, remaining: u64, state: &mut State) -> Slice {
         match self {
-            Self::Top => Slice { frames: remaining.min(SLICE_FRAMES_MAX), batch_frames: BATCH_FRAMES_MAX },
+            Self::Top => {
+                Slice { frames: remaining.min(SLICE_FRAMES_MAX), batch_frames: BATCH_FRAMES_MAX }
+            }
             Self::InProgram { pacer, per_second } => {
                 let interval_ns = (NANOS / *per_second).max(1);
                 let frames = remaining.min(SLICE_NS / interval_ns);
@@ -366,7 +397,8 @@ impl Slicer {
 
 const NANOS: u64 = 1_000_000_000;
 
-/// Time in which the calling thread was ready to run and did not have a CPU, if the kernel reports it.
+/// Time in which the calling thread was ready to run and did not have a CPU, if the kernel reports
+/// it.
 fn waited_by_thread() -> Duration {
     let times = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = times.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok());
@@ -419,14 +451,16 @@ fn template(traffic: &Traffic) -> Vec<u8> {
     frame
 }
 
-/// Attaches the program where it never runs: the kernel calls an attached program directly, and others through a
-/// pointer. A process that may not create a namespace omits this step.
+/// Attaches the program where it never runs: the kernel calls an attached program directly, and
+/// others through a pointer. A process that may not create a namespace omits this step.
 pub(crate) fn reside(
     program: &Program,
     interface: &Interface,
 ) -> Result<Option<(Link, Namespace)>, SetupError> {
     let namespace = match Namespace::new() {
-        Err(SetupError::Namespace { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+        Err(SetupError::Namespace { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
             return Ok(None);
         }
         namespace => namespace?,
@@ -446,10 +480,13 @@ fn all_different(what: &'static str, numbers: impl Iterator<Item = u32>) -> Resu
     }
 }
 
-/// A CPU that this process may use and that sends to this queue of a veth's peer with this number of queues.
+/// A CPU that this process may use and that sends to this queue of a veth's peer with this number
+/// of queues.
 pub(crate) fn cpu_reaching(queue: u32, queue_count: u32) -> io::Result<u32> {
     let cpus = allowed_cpus()?;
-    cpus.into_iter().find(|cpu| cpu % queue_count == queue).ok_or_else(|| io::ErrorKind::NotFound.into())
+    cpus.into_iter()
+        .find(|cpu| cpu % queue_count == queue)
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// The CPUs that this process may use, in order.
@@ -475,7 +512,8 @@ mod tests {
 
     /// Makes the frame of this stamp in the kernel, on a template that other frames were made from.
     fn frame_of_kernel(engine: &Engine, stamp: Stamp, worn_template: &[u8]) -> Vec<u8> {
-        let state = State { sequence: stamp.sequence, queue: stamp.queue.into(), ..State::default() };
+        let state =
+            State { sequence: stamp.sequence, queue: stamp.queue.into(), ..State::default() };
         // The state is set for every CPU on which this thread may run.
         for cpu in allowed_cpus().expect("this thread's CPUs") {
             engine.states.update(cpu, &state.to_bytes()).expect("an update");
@@ -490,18 +528,30 @@ mod tests {
         if !privileged() {
             return;
         }
+
         let namespace = Namespace::new().expect("a namespace");
         let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).expect("a pair");
         let plain = Traffic::to(&pair.receiver);
         let kinds = [
             plain.clone(),
             Traffic { sizes: Sizes::imix(), flows: 7, ..plain.clone() },
-            Traffic { sizes: Sizes::mix(&[(61, 3), (1514, 2), (999, 9)]), flows: 40_000, ..plain.clone() },
-            Traffic { source: [255, 255, 255, 250].into(), flows: 1 << 24, source_port: 0xc000, ..plain },
+            Traffic {
+                sizes: Sizes::mix(&[(61, 3), (1514, 2), (999, 9)]),
+                flows: 40_000,
+                ..plain.clone()
+            },
+            Traffic {
+                source: [255, 255, 255, 250].into(),
+                flows: 1 << 24,
+                source_port: 0xc000,
+                ..plain
+            },
         ];
+
         for traffic in kinds {
             let generator = Generator::new(&pair.sender, &traffic).expect("a generator");
             let mut worn_template = template(&traffic);
+
             for sequence in (0..50).chain([16_383, 16_384, 39_999, 40_000, 1 << 33, u64::MAX / 3]) {
                 let stamp = Stamp { queue: (sequence % 5) as u16, sequence };
                 let frame = frame_of_kernel(&generator.engine, stamp, &worn_template);
@@ -517,10 +567,12 @@ mod tests {
         if !privileged() {
             return;
         }
+
         let namespace = Namespace::new().expect("a namespace");
         let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).expect("a pair");
         let plain = Traffic::to(&pair.receiver);
-        let refused = |traffic| Generator::new(&pair.sender, &traffic).expect_err("a refusal").to_string();
+        let refused =
+            |traffic| Generator::new(&pair.sender, &traffic).expect_err("a refusal").to_string();
         assert_eq!(
             refused(Traffic { sizes: Sizes::mix(&[(60, 1), (1515, 1)]), ..plain.clone() }),
             "invalid frame length in bytes 1515: expected 60 to 1514"

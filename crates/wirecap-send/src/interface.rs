@@ -9,7 +9,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with
 
 use crate::{Namespace, SetupError, sys};
 
-/// Maximum time of an interface from "up" to "running"; usually milliseconds, on a busy machine longer.
+/// Maximum time of an interface from "up" to "running"; usually milliseconds, on a busy machine
+/// longer.
 const RUNNING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A network interface and its namespace.
@@ -38,7 +39,8 @@ impl Interface {
     pub fn find(namespace: &Namespace, name: &str) -> Result<Self, SetupError> {
         let failed = |source| SetupError::interface(name, "describe interface", source);
         let socket = control_socket(namespace)?;
-        let index = netdevice::name_to_index(&socket, name).map_err(|errno| failed(errno.into()))?;
+        let index =
+            netdevice::name_to_index(&socket, name).map_err(|errno| failed(errno.into()))?;
         Ok(Self {
             namespace: namespace.clone(),
             name: name.to_owned(),
@@ -49,8 +51,8 @@ impl Interface {
         })
     }
 
-    /// Gives the interface an IPv4 address: `10.0.0.1/24`. From then on the host answers on it, so counts are
-    /// no longer exact.
+    /// Gives the interface an IPv4 address: `10.0.0.1/24`. From then on the host answers on it, so
+    /// counts are no longer exact.
     ///
     /// # Errors
     ///
@@ -59,7 +61,8 @@ impl Interface {
         self.ip(&["address", "add", address, "dev", &self.name])
     }
 
-    /// Sets the interface administratively up or down. A cable has a carrier while both its ends are up.
+    /// Sets the interface administratively up or down. A cable has a carrier while both its ends
+    /// are up.
     ///
     /// # Errors
     ///
@@ -101,8 +104,8 @@ impl Interface {
         self.mtu_bytes as usize + 14
     }
 
-    /// Waits until the interface, which is up like its peer, has a carrier: after it was set up, packets of the host's
-    /// stack are lost for up to a second.
+    /// Waits until the interface, which is up like its peer, has a carrier: after it was set up,
+    /// packets of the host's stack are lost for up to a second.
     ///
     /// # Errors
     ///
@@ -132,8 +135,9 @@ pub struct VethPair {
 }
 
 impl VethPair {
-    /// Creates a pair with `queue_count` queues in each direction. Both ends are up and silent: no address, no
-    /// IPv6. The ends may be in the same namespace; the pair is removed with either namespace.
+    /// Creates a pair with `queue_count` queues in each direction. Both ends are up and silent: no
+    /// address, no IPv6. The ends may be in the same namespace; the pair is removed with either
+    /// namespace.
     ///
     /// # Errors
     ///
@@ -144,20 +148,24 @@ impl VethPair {
         queue_count: u32,
         mtu_bytes: u32,
     ) -> Result<Self, SetupError> {
-        let (queues, mtu) = (queue_count.to_string(), mtu_bytes.to_string());
+        let queues = queue_count.to_string();
+        let mtu = mtu_bytes.to_string();
         let sizes = ["mtu", &mtu, "numtxqueues", &queues, "numrxqueues", &queues];
         let receiver_path = receiver.path().display().to_string();
         let near = [&["link", "add", sender_name], &sizes[..], &["type", "veth"]].concat();
-        let far = [&["peer", "name", receiver_name], &sizes[..], &["netns", &receiver_path]].concat();
+        let far =
+            [&["peer", "name", receiver_name], &sizes[..], &["netns", &receiver_path]].concat();
         ip(sender, &[near, far].concat())?;
         ip(sender, &["link", "set", sender_name, "up"])?;
         ip(receiver, &["link", "set", receiver_name, "up"])?;
+
         let pair = Self {
             sender: Interface::find(sender, sender_name)?,
             receiver: Interface::find(receiver, receiver_name)?,
         };
         pair.sender.wait_until_running()?;
         pair.receiver.wait_until_running()?;
+
         Ok(pair)
     }
 }

@@ -1,6 +1,6 @@
-//! Frames on an interface: synthetic ones ([`Traffic`]), those of a traffic model ([`traffic`]), those of a savefile
-//! ([`recording`]); sent at given times ([`play`]) or as fast as possible, through AF_XDP ([`AfXdpSender`]) or from
-//! inside the kernel ([`Generator`], [`KernelSender`]).
+//! Frames on an interface: synthetic ones ([`Traffic`]), those of a traffic model ([`traffic`]),
+//! those of a savefile ([`recording`]); sent at given times ([`play`]) or as fast as possible,
+//! through AF_XDP ([`AfXdpSender`]) or from inside the kernel ([`Generator`], [`KernelSender`]).
 //!
 //! [`Counters`] show what the kernel counted. Nothing here uses the engine.
 //!

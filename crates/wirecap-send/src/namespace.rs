@@ -1,8 +1,8 @@
 //! Private network namespaces that exist only as a file descriptor.
 //!
-//! A name in /run/netns would outlive a killed process. A descriptor does not: the kernel removes the
-//! namespace, and every virtual interface in it, when the last descriptor, process and socket in it are gone.
-//! So no clean-up is needed.
+//! A name in /run/netns would outlive a killed process. A descriptor does not: the kernel removes
+//! the namespace, and every virtual interface in it, when the last descriptor, process and socket
+//! in it are gone. So no clean-up is needed.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,15 +26,17 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Creates a namespace that contains only a loopback interface, which is down. IPv6 is disabled, so no
-    /// interface in it sends packets by itself.
+    /// Creates a namespace that contains only a loopback interface, which is down. IPv6 is
+    /// disabled, so no interface in it sends packets by itself.
     ///
     /// # Errors
     ///
     /// [`SetupError::Namespace`] if the privilege is missing.
     pub fn new() -> Result<Self, SetupError> {
-        on_a_thread(|| sys::unshare_network().and_then(|()| silence_ipv6()).and_then(|()| open_current()))
-            .map_err(|source| SetupError::Namespace { what: "make", source })
+        on_a_thread(|| {
+            sys::unshare_network().and_then(|()| silence_ipv6()).and_then(|()| open_current())
+        })
+        .map_err(|source| SetupError::Namespace { what: "make", source })
     }
 
     /// The calling thread's namespace.
@@ -62,8 +64,8 @@ impl Namespace {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
 
-    /// Runs `work` in the namespace, in a separate thread, and waits for it. Sockets that it opens stay in the
-    /// namespace; commands that it starts run in it.
+    /// Runs `work` in the namespace, in a separate thread, and waits for it. Sockets that it opens
+    /// stay in the namespace; commands that it starts run in it.
     ///
     /// # Errors
     ///
@@ -77,8 +79,8 @@ impl Namespace {
             .map_err(|source| SetupError::Namespace { what: "enter", source })
     }
 
-    /// Moves the calling thread into the namespace permanently. Use it only in a separate thread. A thread that is already in
-    /// it needs no privilege, although setns(2) would require one.
+    /// Moves the calling thread into the namespace permanently. Use it only in a separate thread. A
+    /// thread that is already in it needs no privilege, although setns(2) would require one.
     ///
     /// # Errors
     ///
@@ -94,7 +96,8 @@ impl Namespace {
 impl Namespace {
     /// Whether the calling thread is in it.
     fn is_current(&self) -> io::Result<bool> {
-        let (own, current) = (self.file.metadata()?, fs::metadata(CURRENT)?);
+        let own = self.file.metadata()?;
+        let current = fs::metadata(CURRENT)?;
         Ok((own.dev(), own.ino()) == (current.dev(), current.ino()))
     }
 }
@@ -105,7 +108,8 @@ impl AsFd for Namespace {
     }
 }
 
-/// Runs `work` in another thread, so it cannot change the caller's thread; a panic is passed on to the caller.
+/// Runs `work` in another thread, so it cannot change the caller's thread; a panic is passed on to
+/// the caller.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let outcome = thread::scope(|scope| scope.spawn(work).join());
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -15,11 +15,11 @@ pub enum Rate {
     PerSecond(u64),
 }
 
-/// After a stall a sender catches up this much of the lost time and skips the rest; otherwise a paced sender
-/// would send a burst at its top rate after each stall.
+/// After a stall a sender catches up this much of the lost time and skips the rest; otherwise a
+/// paced sender would send a burst at its top rate after each stall.
 pub(crate) const CATCH_UP_NS: u64 = 1_000_000;
-/// A sleep ends late by up to this much, mostly because of the kernel's timer slack; the rest of a wait is
-/// spent spinning.
+/// A sleep ends late by up to this much, mostly because of the kernel's timer slack; the rest of a
+/// wait is spent spinning.
 const SLEEP_SLACK_NS: u64 = 70_000;
 
 /// Spaces events evenly.
@@ -63,7 +63,8 @@ impl Pacer {
     }
 }
 
-/// Waits until CLOCK_MONOTONIC reaches `due_ns` nanoseconds: sleeps while that is precise enough, then spins.
+/// Waits until CLOCK_MONOTONIC reaches `due_ns` nanoseconds: sleeps while that is precise enough,
+/// then spins.
 pub fn sleep_until_ns(due_ns: u64) {
     loop {
         let remaining_ns = due_ns.saturating_sub(monotonic_ns());

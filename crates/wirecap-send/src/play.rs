@@ -1,8 +1,8 @@
 //! Sends frames at given times, and accounts for each frame.
 //!
-//! A [`Source`] makes frames in advance in a separate thread, a batch at a time; the calling thread waits for
-//! each frame's time and hands it to an [`Outlet`]. Batches are reused, so no memory is allocated while frames
-//! are sent.
+//! A [`Source`] makes frames in advance in a separate thread, a batch at a time; the calling thread
+//! waits for each frame's time and hands it to an [`Outlet`]. Batches are reused, so no memory is
+//! allocated while frames are sent.
 
 mod batch;
 mod outlet;
@@ -23,7 +23,8 @@ pub use schedule::{Pace, Schedule};
 
 /// Number of batches between the thread that makes frames and the thread that sends them.
 const BATCHES: usize = 32;
-/// Maximum number of due frames that are handed over together: the kernel accepts no more in one call.
+/// Maximum number of due frames that are handed over together: the kernel accepts no more in one
+/// call.
 const GROUP_FRAMES_MAX: usize = 32;
 /// Maximum time of a wait before the player checks whether it must stop.
 const NAP_NS: u64 = 20_000_000;
@@ -94,15 +95,21 @@ pub struct Lateness {
     pub max: Duration,
 }
 
-/// Sends the frames of `source` through `outlet`, each frame when it is due (at once with `timed` false), and
-/// returns the source and the account. Ends when the source ends, `control` stops it, or the kernel accepts no
-/// more.
-pub fn play<S: Source>(source: S, outlet: &mut impl Outlet, timed: bool, control: &Control) -> (Played, S) {
+/// Sends the frames of `source` through `outlet`, each frame when it is due (at once with `timed`
+/// false), and returns the source and the account. Ends when the source ends, `control` stops it,
+/// or the kernel accepts no more.
+pub fn play<S: Source>(
+    source: S,
+    outlet: &mut impl Outlet,
+    timed: bool,
+    control: &Control,
+) -> (Played, S) {
     let (give, full) = sync_channel(BATCHES);
     let (give_back, empty) = sync_channel(BATCHES);
     for _ in 0..BATCHES {
         give_back.send(Batch::default()).expect("there is room for all batches");
     }
+
     thread::scope(|scope| {
         let making = scope.spawn(move || make(source, &empty, &give));
         let mut player = Player::new(outlet, timed, control);
@@ -137,35 +144,49 @@ struct Player<'a, O> {
 impl<'a, O: Outlet> Player<'a, O> {
     fn new(outlet: &'a mut O, timed: bool, control: &'a Control) -> Self {
         let queues = vec![0; outlet.queue_count()];
-        let histogram = || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("bounds that can be");
+        let histogram =
+            || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("bounds that can be");
         let lateness = timed.then(histogram);
         Self { outlet, lateness, control, start_ns: 0, queues, bytes: 0, end_ns: 0 }
     }
 
-    fn play(&mut self, full: Receiver<Batch>, give_back: &SyncSender<Batch>) -> Result<(), SendError> {
+    fn play(
+        &mut self,
+        full: Receiver<Batch>,
+        give_back: &SyncSender<Batch>,
+    ) -> Result<(), SendError> {
         let sent = self.send_all(full, give_back);
         let finished = sent.and_then(|()| self.outlet.finish());
         self.end_ns = monotonic_ns();
         finished
     }
 
-    fn send_all(&mut self, full: Receiver<Batch>, give_back: &SyncSender<Batch>) -> Result<(), SendError> {
+    fn send_all(
+        &mut self,
+        full: Receiver<Batch>,
+        give_back: &SyncSender<Batch>,
+    ) -> Result<(), SendError> {
         let mut full = full.into_iter();
         let mut next = full.next();
+
         // The first batch is ready: from now on the thread waits only for times.
         self.start_ns = monotonic_ns();
+
         while let Some(batch) = next {
             match self.lateness {
                 Some(_) => self.send_when_due(&batch)?,
                 None => self.send_at_once(&batch)?,
             }
+
             if self.control.is_stopped() {
                 break;
             }
+
             // The thread that makes frames may have ended.
             let _ended = give_back.send(batch);
             next = full.next();
         }
+
         Ok(())
     }
 
@@ -182,6 +203,7 @@ impl<'a, O: Outlet> Player<'a, O> {
             if !self.wait_until(due_ns) {
                 return Ok(());
             }
+
             let now_ns = monotonic_ns();
             let mut group = 0;
             while group < GROUP_FRAMES_MAX
@@ -193,9 +215,11 @@ impl<'a, O: Outlet> Player<'a, O> {
                 self.lateness.as_mut().expect("frames with times").saturating_record(late_ns);
                 group += 1;
             }
+
             self.outlet.hand_over()?;
             self.control.0.frames.fetch_add(group as u64, Relaxed);
         }
+
         Ok(())
     }
 
@@ -223,7 +247,11 @@ impl<'a, O: Outlet> Player<'a, O> {
     fn played(self, error: Option<SendError>) -> Played {
         let lateness = self.lateness.filter(|histogram| !histogram.is_empty()).map(|histogram| {
             let at = |quantile| Duration::from_nanos(histogram.value_at_quantile(quantile));
-            Lateness { median: at(0.5), percentile_99: at(0.99), max: Duration::from_nanos(histogram.max()) }
+            Lateness {
+                median: at(0.5),
+                percentile_99: at(0.99),
+                max: Duration::from_nanos(histogram.max()),
+            }
         });
         let duration = Duration::from_nanos(self.end_ns - self.start_ns);
         Played { queues: self.queues, bytes: self.bytes, duration, lateness, error }
@@ -278,12 +306,17 @@ mod tests {
     #[test]
     fn every_frame_is_sent_once_in_order_and_not_before_its_time() {
         for timed in [false, true] {
-            let (mut memory, control) = (Memory::default(), Control::default());
+            let mut memory = Memory::default();
+            let control = Control::default();
             let before_ns = monotonic_ns();
             let (played, source) = play(Numbers(0), &mut memory, timed, &control);
-            assert_eq!((played.queues.as_slice(), played.bytes, source.0), (&[100, 100][..], 200, 200));
+            assert_eq!(
+                (played.queues.as_slice(), played.bytes, source.0),
+                (&[100, 100][..], 200, 200)
+            );
             assert_eq!((played.frames(), control.frames()), (200, 200));
             assert!(played.error.is_none() && played.lateness.is_some() == timed);
+
             for (number, (queue, byte, sent_ns)) in (0..).zip(&memory.frames) {
                 assert_eq!((*queue, u32::from(*byte)), (number % 2, number));
                 assert!(!timed || *sent_ns >= before_ns + u64::from(number) * 100_000);
@@ -295,7 +328,9 @@ mod tests {
     fn a_failing_outlet_ends_the_player_with_its_account() {
         let mut memory = Memory { fails_at: Some(50), ..Memory::default() };
         let (played, _) = play(Numbers(0), &mut memory, false, &Control::default());
-        assert!(matches!(played.error, Some(SendError::Stalled { .. })) && !played.duration.is_zero());
+        assert!(
+            matches!(played.error, Some(SendError::Stalled { .. })) && !played.duration.is_zero()
+        );
         assert_eq!((played.frames(), memory.frames.len()), (50, 50));
     }
 

@@ -21,7 +21,8 @@ const FRAME_BYTES_MIN: usize = 14;
 /// A VLAN tag, which does not count towards the maximum length of a frame.
 const TAG_BYTES: usize = 4;
 /// Raw IP also has these link types: those of BSD, and those for one IP version each.
-const RAW_IP: [LinkType; 5] = [LinkType::RAW, LinkType(12), LinkType(14), LinkType(228), LinkType(229)];
+const RAW_IP: [LinkType; 5] =
+    [LinkType::RAW, LinkType(12), LinkType(14), LinkType(228), LinkType(229)];
 
 /// The processing of a recording's packets.
 #[derive(Clone, Debug)]
@@ -142,7 +143,8 @@ impl Recording {
         Self::new(Reader::open(path)?, path, settings)
     }
 
-    /// The savefile at `path`, which `reader` has just opened. It is only opened again for another round.
+    /// The savefile at `path`, which `reader` has just opened. It is only opened again for another
+    /// round.
     ///
     /// # Errors
     ///
@@ -162,6 +164,7 @@ impl Recording {
         if recording.settings.preload_bytes_max > 0 {
             recording.preload()?;
         }
+
         Ok(recording)
     }
 
@@ -169,6 +172,7 @@ impl Recording {
     fn preload(&mut self) -> Result<(), ReadError> {
         let Input::File(reader) = &mut self.input else { return Ok(()) };
         let mut packets = Vec::new();
+
         let error = loop {
             match read_packet(reader, &mut self.data) {
                 Ok(Some(packet)) => packets.push(packet),
@@ -182,6 +186,7 @@ impl Recording {
             }
         };
         self.input = Input::Memory { packets, next: 0, error };
+
         Ok(())
     }
 
@@ -195,8 +200,8 @@ impl Recording {
         self.error
     }
 
-    /// Reads the next packet, and adds a frame to the batch unless the packet is skipped. Returns whether there
-    /// may be more.
+    /// Reads the next packet, and adds a frame to the batch unless the packet is skipped. Returns
+    /// whether there may be more.
     fn read(&mut self, batch: &mut Batch) -> Result<bool, ReadError> {
         if self.reading.frames >= self.settings.frames_max {
             return Ok(false);
@@ -225,12 +230,14 @@ impl Recording {
     }
 
     fn make_frame(&mut self, packet: &Packet, batch: &mut Batch) {
-        let (settings, skipped) = (&mut self.settings, &mut self.reading.skipped);
+        let settings = &mut self.settings;
+        let skipped = &mut self.reading.skipped;
         let data = &self.data[packet.data.clone()];
         let Some(header) = header_before(packet.link_type, data, settings) else {
             skipped.link_type += 1;
             return;
         };
+
         let missing_bytes = packet.wire_len.saturating_sub(data.len());
         let padding_bytes = match settings.cut {
             Cut::Pad => missing_bytes,
@@ -242,18 +249,23 @@ impl Recording {
             }
         };
         let frame_bytes = header.as_slice().len() + data.len() + padding_bytes;
+
         if frame_bytes > settings.frame_bytes_max + tag_bytes(data) {
             skipped.too_long += 1;
             return;
         }
+
         if frame_bytes < FRAME_BYTES_MIN {
             skipped.too_short += 1;
             return;
         }
+
         self.reading.frames += 1;
         self.reading.padded += u64::from(padding_bytes > 0);
+
         let due_ns = settings.schedule.due_ns(packet.recorded_ns, frame_bytes);
-        let (rewriter, settings) = (self.rewriter, &self.settings);
+        let rewriter = self.rewriter;
+        let settings = &self.settings;
         let pieces = [header.as_slice(), data, &ZEROS[..padding_bytes]];
         batch.push_pieces(&pieces, due_ns, |frame| {
             if let Some(mac) = settings.destination_mac {
@@ -268,18 +280,23 @@ impl Recording {
     fn begin_round(&mut self) -> Result<bool, ReadError> {
         self.reading.rounds += 1;
         let nothing_there = self.reading.frames == self.frames_before;
-        if nothing_there || self.settings.rounds.is_some_and(|rounds| self.reading.rounds >= rounds) {
+        if nothing_there || self.settings.rounds.is_some_and(|rounds| self.reading.rounds >= rounds)
+        {
             return Ok(false);
         }
+
         match &mut self.input {
             Input::File(reader) => **reader = Reader::open(&self.path)?,
             Input::Memory { next, .. } => *next = 0,
         }
+
         self.frames_before = self.reading.frames;
         self.settings.schedule.next_round();
+
         if self.settings.rewrite {
             self.rewriter = Rewriter::of_round(self.reading.rounds);
         }
+
         Ok(true)
     }
 }
@@ -299,7 +316,8 @@ fn read_packet(reader: &mut Reader, data: &mut Vec<u8>) -> Result<Option<Packet>
     let Some((record, interface)) = reader.next_with_interface()? else { return Ok(None) };
     let start = data.len();
     data.extend_from_slice(record.data);
-    let (link_type, wire_len) = (interface.link_type, record.wire_len as usize);
+    let link_type = interface.link_type;
+    let wire_len = record.wire_len as usize;
     let recorded_ns = record.timestamp.map(Timestamp::unix_nanos);
     Ok(Some(Packet { link_type, wire_len, recorded_ns, data: start..data.len() }))
 }
@@ -307,8 +325,8 @@ fn read_packet(reader: &mut Reader, data: &mut Vec<u8>) -> Result<Option<Packet>
 /// The maximum number of bytes of an interface's frame.
 static ZEROS: [u8; PACKET_BYTES_MAX as usize] = [0; PACKET_BYTES_MAX as usize];
 
-/// The header that makes a packet of this link type an Ethernet frame; empty if it is one. `None` if it cannot
-/// be made one.
+/// The header that makes a packet of this link type an Ethernet frame; empty if it is one. `None`
+/// if it cannot be made one.
 fn header_before(link_type: LinkType, data: &[u8], settings: &Settings) -> Option<Header> {
     if link_type == LinkType::ETHERNET {
         return Some(Header::None);

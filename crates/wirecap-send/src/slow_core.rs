@@ -1,12 +1,13 @@
-//! A simulated core of selectable speed, which waits instead of computing, so a few processors can simulate
-//! many slow ones.
+//! A simulated core of selectable speed, which waits instead of computing, so a few processors can
+//! simulate many slow ones.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A thread that waits instead of computing. A sleep ends late because of the kernel's timer slack, or because another
-/// thread has the processor. The excess time of one piece of work is subtracted from the next ones, because a core of that
-/// speed would have continued. So the capacity of the thread does not depend on the size of the pieces.
+/// A thread that waits instead of computing. A sleep ends late because of the kernel's timer slack,
+/// or because another thread has the processor. The excess time of one piece of work is subtracted
+/// from the next ones, because a core of that speed would have continued. So the capacity of the
+/// thread does not depend on the size of the pieces.
 #[derive(Debug, Clone, Default)]
 pub struct SlowCore {
     /// The excess of the last wait.
@@ -35,14 +36,19 @@ impl SlowCore {
 mod tests {
     use super::*;
 
-    /// All pieces together take the required time, except for the excess of the last ones and for this loop.
+    /// All pieces together take the required time, except for the excess of the last ones and for
+    /// this loop.
     fn assert_takes(pieces: u32, each: Duration) {
         let mut core = SlowCore::default();
         let begin = Instant::now();
         (0..pieces).for_each(|_| core.work(each));
-        let (took, owed) = (begin.elapsed(), each * pieces);
+        let took = begin.elapsed();
+        let owed = each * pieces;
         assert!(took >= owed, "{pieces} x {each:?} took {took:?}");
-        assert!(took <= owed + core.ahead + owed / 100, "{pieces} x {each:?} took {took:?}, {core:?}");
+        assert!(
+            took <= owed + core.ahead + owed / 100,
+            "{pieces} x {each:?} took {took:?}, {core:?}"
+        );
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::net::sockopt::{
-    set_xdp_tx_ring_size, set_xdp_umem_completion_ring_size, set_xdp_umem_fill_ring_size, set_xdp_umem_reg,
-    xdp_mmap_offsets,
+    set_xdp_tx_ring_size, set_xdp_umem_completion_ring_size, set_xdp_umem_fill_ring_size,
+    set_xdp_umem_reg, xdp_mmap_offsets,
 };
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XdpDesc,
@@ -21,7 +21,8 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Moves the calling thread into a new network namespace.
 pub(crate) fn unshare_network() -> io::Result<()> {
-    // SAFETY: the call is unsafe only for flags that unshare the thread's descriptors; this flag does not.
+    // SAFETY: the call is unsafe only for flags that unshare the thread's descriptors; this flag
+    // does not.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)
 }
 
@@ -42,16 +43,23 @@ const _: () = assert!(size_of::<InterfaceRequest<i16>>() >= size_of::<libc::ifre
 ///
 /// The request must read and write at most a `T` in the union of `struct ifreq`, of which any bytes
 /// are a valid value; a pointer in it must be valid for what the request reads and writes there.
-unsafe fn interface_request<T>(socket: BorrowedFd<'_>, name: &str, request: u64, value: T) -> io::Result<T> {
+unsafe fn interface_request<T>(
+    socket: BorrowedFd<'_>,
+    name: &str,
+    request: u64,
+    value: T,
+) -> io::Result<T> {
     let mut wanted = InterfaceRequest { name: [0; libc::IFNAMSIZ], value, rest: [0; 3] };
     if name.len() >= libc::IFNAMSIZ {
         return Err(io::ErrorKind::NotFound.into());
     }
+
     for (to, from) in wanted.name.iter_mut().zip(name.bytes()) {
         *to = from as c_char;
     }
-    // SAFETY: the kernel copies one `struct ifreq`, which is no longer than `wanted` (asserted above
-    // for the values in use); the caller guarantees the rest.
+
+    // SAFETY: the kernel copies one `struct ifreq`, which is no longer than `wanted` (asserted
+    // above for the values in use); the caller guarantees the rest.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), request as _, &raw mut wanted) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(wanted.value) }
 }
@@ -93,9 +101,9 @@ const ETH_SS_STATS: u32 = 1;
 /// Length of a statistic's name.
 const ETH_GSTRING_BYTES: usize = 32;
 
-/// Before Linux 6.14 the kernel filled in as many statistics as the driver had at that moment, regardless of
-/// the requested number. On a veth their number grows with its queues; this is more than thousands of queues
-/// add.
+/// Before Linux 6.14 the kernel filled in as many statistics as the driver had at that moment,
+/// regardless of the requested number. On a veth their number grows with its queues; this is more
+/// than thousands of queues add.
 const STATISTICS_SPARE: usize = 64 * 1024;
 
 /// `struct ethtool_channels`
@@ -151,11 +159,14 @@ pub(crate) fn driver_statistics(socket: &OwnedFd, name: &str) -> io::Result<Vec<
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
         count => count?,
     };
-    let names = statistic_table(socket, name, &[ETHTOOL_GSTRINGS, ETH_SS_STATS], count, ETH_GSTRING_BYTES)?;
+    let names =
+        statistic_table(socket, name, &[ETHTOOL_GSTRINGS, ETH_SS_STATS], count, ETH_GSTRING_BYTES)?;
     let values = statistic_table(socket, name, &[ETHTOOL_GSTATS], count, size_of::<u64>())?;
-    let text =
-        |name: &[u8]| name.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte)).collect();
+    let text = |name: &[u8]| {
+        name.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte)).collect()
+    };
     let values = values.as_chunks::<8>().0.iter().map(|&value| u64::from_ne_bytes(value));
+
     Ok(names.chunks(ETH_GSTRING_BYTES).map(text).zip(values).collect())
 }
 
@@ -186,19 +197,22 @@ fn statistic_table(
     let room_words = (count + STATISTICS_SPARE) * entry_bytes / size_of::<u32>();
     let mut table = [command, &[count as u32]].concat();
     table.resize(header_words + room_words, 0);
-    // SAFETY: the commands write a header and the driver's entries, for which there is room even if their
-    // number has increased since it was queried.
+
+    // SAFETY: the commands write a header and the driver's entries, for which there is room even if
+    // their number has increased since it was queried.
     unsafe { ethtool(socket, name, table.as_mut_ptr())? };
     if table[command.len()] as usize != count {
         return Err(io::Error::other("the driver's statistics changed while they were read"));
     }
+
     let entries = table[header_words..].iter().flat_map(|word| word.to_ne_bytes());
     Ok(entries.take(count * entry_bytes).collect())
 }
 
 /// Length of a cell: a packet buffer of [`XdpTxSocket`], in bytes.
 pub(crate) const CELL_BYTES: usize = 4096;
-/// Number of cells, and of entries in each ring. The memory stays below the usual limit on locked memory.
+/// Number of cells, and of entries in each ring. The memory stays below the usual limit on locked
+/// memory.
 const CELL_COUNT: u32 = 512;
 
 /// An AF_XDP socket that only sends, with its cells.
@@ -226,10 +240,12 @@ impl XdpTxSocket {
         set_xdp_umem_fill_ring_size(&socket, 2)?; // unused, but the kernel requires one
         let offsets = xdp_mmap_offsets(&socket)?;
         let tx = Ring::map(&socket, XDP_PGOFF_TX_RING, &offsets.tx, CELL_COUNT)?;
-        let completion = Ring::map(&socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, CELL_COUNT)?;
+        let completion =
+            Ring::map(&socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, CELL_COUNT)?;
         let mut flags = SocketAddrXdpFlags::XDP_COPY;
         flags.set(SocketAddrXdpFlags::XDP_USE_SG, several_cells);
         bind(&socket, &SocketAddrXdp::new(flags, ifindex, queue))?;
+
         let free = (0..u64::from(CELL_COUNT)).map(|cell| cell * CELL_BYTES as u64).collect();
         Ok(Self { tx, completion, cells, free, unpublished: 0, socket })
     }
@@ -265,11 +281,16 @@ impl XdpTxSocket {
     pub(crate) fn push(&mut self, frame: &[u8]) {
         let mut pieces = frame.chunks(CELL_BYTES).peekable();
         while let Some(piece) = pieces.next() {
-            // As many descriptors fit on the ring as there are cells, so one free cell is one free slot.
+            // As many descriptors fit on the ring as there are cells, so one free cell is one free
+            // slot.
             let addr = self.free.pop().expect("room for the frame");
             self.cells.write(addr as usize, piece);
-            let options =
-                if pieces.peek().is_some() { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
+
+            let options = if pieces.peek().is_some() {
+                XdpDescOptions::XDP_PKT_CONTD
+            } else {
+                XdpDescOptions::empty()
+            };
             self.tx.put(self.unpublished, XdpDesc { addr, len: piece.len() as u32, options });
             self.unpublished += 1;
         }
@@ -289,8 +310,8 @@ impl XdpTxSocket {
     }
 }
 
-/// Makes the mapping the socket's packet memory. The kernel pins its pages as long as it needs them, so either
-/// of the two may end first.
+/// Makes the mapping the socket's packet memory. The kernel pins its pages as long as it needs
+/// them, so either of the two may end first.
 fn register(socket: &OwnedFd, cells: &Mapping) -> io::Result<()> {
     let registration = XdpUmemReg {
         addr: cells.start.as_ptr() as u64,
@@ -317,7 +338,8 @@ impl Mapping {
     fn anonymous(bytes: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address selected by the kernel overlaps no other.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)? };
+        let start =
+            unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)? };
         Ok(Self { start: NonNull::new(start.cast()).expect("mmap gives no null"), bytes })
     }
 
@@ -331,7 +353,8 @@ impl Mapping {
     }
 
     fn of_file(file: BorrowedFd<'_>, page_offset: u64, bytes: usize) -> io::Result<Self> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: as above.
         let start = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, page_offset)? };
         Ok(Self { start: NonNull::new(start.cast()).expect("mmap gives no null"), bytes })
@@ -339,17 +362,22 @@ impl Mapping {
 
     /// Copies `piece` to `offset`.
     pub(crate) fn write(&mut self, offset: usize, piece: &[u8]) {
-        assert!(offset <= self.bytes && piece.len() <= self.bytes - offset, "a piece lies in the mapping");
-        // SAFETY: the range is in the mapping (asserted), and `piece`, a Rust slice, is not: no code
-        // makes slices of it. The kernel only reads it.
-        unsafe { self.start.as_ptr().add(offset).copy_from_nonoverlapping(piece.as_ptr(), piece.len()) }
+        assert!(
+            offset <= self.bytes && piece.len() <= self.bytes - offset,
+            "a piece lies in the mapping"
+        );
+        // SAFETY: the range is in the mapping (asserted), and `piece`, a Rust slice, is not: no
+        // code makes slices of it. The kernel only reads it.
+        unsafe {
+            self.start.as_ptr().add(offset).copy_from_nonoverlapping(piece.as_ptr(), piece.len())
+        }
     }
 
     /// The word at `offset`.
     fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset <= self.bytes - 4, "an index lies in its ring");
-        // SAFETY: the word is aligned and in the mapping (asserted), which is zeroed memory and lives
-        // as long as `self`; the kernel, too, accesses it atomically.
+        // SAFETY: the word is aligned and in the mapping (asserted), which is zeroed memory and
+        // lives as long as `self`; the kernel, too, accesses it atomically.
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 }
@@ -387,15 +415,27 @@ struct Ring<T> {
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Entry> Ring<T> {
-    fn map(socket: &OwnedFd, page_offset: u64, offset: &XdpRingOffset, entry_count: u32) -> io::Result<Self> {
+    fn map(
+        socket: &OwnedFd,
+        page_offset: u64,
+        offset: &XdpRingOffset,
+        entry_count: u32,
+    ) -> io::Result<Self> {
         assert!(entry_count.is_power_of_two(), "the kernel refuses other rings");
         let entries_start = offset.desc as usize;
         let bytes = entries_start + entry_count as usize * size_of::<T>();
         let mapping = Mapping::of_ring(socket, page_offset, bytes)?;
-        assert!(entries_start.is_multiple_of(align_of::<T>()), "the kernel aligns a ring's entries");
+
+        assert!(
+            entries_start.is_multiple_of(align_of::<T>()),
+            "the kernel aligns a ring's entries"
+        );
+
         // SAFETY: the entries begin inside the mapping, which is large enough for all of them.
         let entries = unsafe { mapping.start.as_ptr().add(entries_start).cast() };
-        let (producer, consumer) = (offset.producer as usize, offset.consumer as usize);
+        let producer = offset.producer as usize;
+        let consumer = offset.consumer as usize;
+
         Ok(Self { mapping, producer, consumer, entries, mask: entry_count - 1 })
     }
 
@@ -403,8 +443,9 @@ impl<T: Entry> Ring<T> {
     fn put(&mut self, ahead: u32, entry: T) {
         let index = self.mapping.word(self.producer).load(Ordering::Relaxed).wrapping_add(ahead);
         // SAFETY: the masked index refers to a mapped entry. The kernel does not read it before
-        // `advance_producer` has passed it. The socket's accounting of cells ensures that the kernel has
-        // finished reading it in the last round; an error there would corrupt a frame, not memory.
+        // `advance_producer` has passed it. The socket's accounting of cells ensures that the
+        // kernel has finished reading it in the last round; an error there would corrupt a frame,
+        // not memory.
         unsafe { self.entries.add((index & self.mask) as usize).write(entry) }
     }
 

@@ -1,9 +1,9 @@
 //! Traffic models: times, flows and lengths of packets, from a seed.
 //!
-//! A [`Model`] produces a [`Stream`] of [`Arrival`]s: a time, a flow and a length each. The flow's addresses
-//! and ports ([`Flows::five_tuple`]) determine its receive queue by [`Rss`], as on a NIC, so few large flows or
-//! bursts of one flow load the queues unevenly, for a long or a short time (WireCAP, section 2.2 and Figure 3).
-//! Simulations use the times; live senders make frames.
+//! A [`Model`] produces a [`Stream`] of [`Arrival`]s: a time, a flow and a length each. The flow's
+//! addresses and ports ([`Flows::five_tuple`]) determine its receive queue by [`Rss`], as on a NIC,
+//! so few large flows or bursts of one flow load the queues unevenly, for a long or a short time
+//! (WireCAP, section 2.2 and Figure 3). Simulations use the times; live senders make frames.
 //!
 //! ```
 //! use wirecap_send::traffic::{HashKey, Model, Rss};
@@ -18,10 +18,10 @@
 //! println!("packets per queue: {packets:?}");
 //! ```
 //!
-//! The same seed gives the same stream on every machine and in every version: random numbers are from the
-//! project's own [`Random`](wirecap_units::random::Random) (the `rand` crates do not guarantee this for their
-//! distributions), and logarithms and powers from the crate `libm`, because the system's functions differ in
-//! the last bit.
+//! The same seed gives the same stream on every machine and in every version: random numbers are
+//! from the project's own [`Random`](wirecap_units::random::Random) (the `rand` crates do not
+//! guarantee this for their distributions), and logarithms and powers from the crate `libm`,
+//! because the system's functions differ in the last bit.
 
 mod chance;
 mod five_tuple;
@@ -38,7 +38,8 @@ pub use flows::{FlowQueues, Flows};
 pub use frames::Frames;
 pub use rss::{HashKey, Rss, STANDARD_QUEUES};
 pub use standard::{
-    BurstMix, PUBLISHED_BURST_PACKETS, STANDARD_DURATION, STANDARD_PACKETS, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE,
+    BurstMix, PUBLISHED_BURST_PACKETS, STANDARD_DURATION, STANDARD_PACKETS, TOLD_BURSTY_QUEUE,
+    TOLD_HOT_QUEUE,
 };
 
 /// A packet that arrives at the NIC.
@@ -56,18 +57,20 @@ pub struct Arrival {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Pattern {
-    /// Packets of all flows with equal probability at random times: the even load with which the others are
-    /// compared.
+    /// Packets of all flows with equal probability at random times: the even load with which the
+    /// others are compared.
     Even,
     /// As [`Even`](Self::Even), but four packets of five belong to one flow.
     HotFlow,
-    /// Flows with heavy-tailed sizes and rates: many mice, few elephants, which start and end. Their packets
-    /// arrive in short trains.
+    /// Flows with heavy-tailed sizes and rates: many mice, few elephants, which start and end.
+    /// Their packets arrive in short trains.
     HeavyTailed,
-    /// Bursts of one flow each, of heavy-tailed length, at ten times the mean rate, with pauses between them.
+    /// Bursts of one flow each, of heavy-tailed length, at ten times the mean rate, with pauses
+    /// between them.
     Bursts,
-    /// The standard trace: traffic as described in the WireCAP paper (section 2.2). 5,000,000 packets in 32 s,
-    /// on six queues with the standard key. It has a fixed rate, fixed flows and a fixed number of packets.
+    /// The standard trace: traffic as described in the WireCAP paper (section 2.2). 5,000,000
+    /// packets in 32 s, on six queues with the standard key. It has a fixed rate, fixed flows and a
+    /// fixed number of packets.
     Standard,
 }
 
@@ -89,8 +92,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// This pattern at 100,000 packets per second, in 256 flows, with lengths of the simple Internet mix,
-    /// unlimited.
+    /// This pattern at 100,000 packets per second, in 256 flows, with lengths of the simple
+    /// Internet mix, unlimited.
     pub fn new(pattern: Pattern, seed: u64) -> Self {
         let sizes = if pattern == Pattern::Standard { standard::sizes() } else { Sizes::imix() };
         Self { pattern, seed, per_second: 100_000, flows: 256, sizes, packets: u64::MAX }
@@ -105,7 +108,12 @@ impl Model {
     pub fn standard_stream(seed: u64, mix: BurstMix) -> Stream {
         let model = Self::standard(seed);
         let arrivals = Box::new(standard::Trace::new(&model, mix));
-        Stream { flows: standard::flows(seed), arrivals, left: model.packets, wire: models::Wire::default() }
+        Stream {
+            flows: standard::flows(seed),
+            arrivals,
+            left: model.packets,
+            wire: models::Wire::default(),
+        }
     }
 
     /// The stream of this model.
@@ -114,17 +122,24 @@ impl Model {
     ///
     /// If the number of flows or the rate is 0.
     pub fn stream(&self) -> Stream {
-        assert!(self.flows > 0 && self.per_second > 0, "a model without flows or packets never sends");
+        assert!(
+            self.flows > 0 && self.per_second > 0,
+            "a model without flows or packets never sends"
+        );
         let (flows, arrivals): (_, Box<dyn Iterator<Item = Arrival> + Send>) = match self.pattern {
             Pattern::Even => (Flows::anywhere(self.seed), Box::new(models::Even::new(self, None))),
-            Pattern::HotFlow => {
-                (Flows::anywhere(self.seed), Box::new(models::Even::new(self, Some(models::HOT_SHARE))))
+            Pattern::HotFlow => (
+                Flows::anywhere(self.seed),
+                Box::new(models::Even::new(self, Some(models::HOT_SHARE))),
+            ),
+            Pattern::HeavyTailed => {
+                (Flows::anywhere(self.seed), Box::new(models::HeavyTailed::new(self)))
             }
-            Pattern::HeavyTailed => (Flows::anywhere(self.seed), Box::new(models::HeavyTailed::new(self))),
             Pattern::Bursts => (Flows::anywhere(self.seed), Box::new(models::Bursts::new(self))),
-            Pattern::Standard => {
-                (standard::flows(self.seed), Box::new(standard::Trace::new(self, BurstMix::STANDARD)))
-            }
+            Pattern::Standard => (
+                standard::flows(self.seed),
+                Box::new(standard::Trace::new(self, BurstMix::STANDARD)),
+            ),
         };
         Stream { flows, arrivals, left: self.packets, wire: models::Wire::default() }
     }
@@ -157,7 +172,10 @@ impl Iterator for Stream {
 
 impl std::fmt::Debug for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream").field("flows", &self.flows).field("left", &self.left).finish_non_exhaustive()
+        f.debug_struct("Stream")
+            .field("flows", &self.flows)
+            .field("left", &self.left)
+            .finish_non_exhaustive()
     }
 }
 
@@ -178,7 +196,8 @@ mod tests {
     /// FNV-1a over all fields.
     fn digest(stream: impl IntoIterator<Item = Arrival>) -> u64 {
         let bytes = stream.into_iter().flat_map(|arrival| {
-            let (time, flow) = (arrival.time_ns.to_le_bytes(), arrival.flow.to_le_bytes());
+            let time = arrival.time_ns.to_le_bytes();
+            let flow = arrival.flow.to_le_bytes();
             time.into_iter().chain(flow).chain(arrival.frame_bytes.to_le_bytes())
         });
         bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -202,7 +221,8 @@ mod tests {
     #[test]
     fn another_seed_means_another_stream() {
         for pattern in PATTERNS {
-            let of_seed = |seed| digest(Model { packets: 1000, ..Model::new(pattern, seed) }.stream());
+            let of_seed =
+                |seed| digest(Model { packets: 1000, ..Model::new(pattern, seed) }.stream());
             assert_ne!(of_seed(1), of_seed(2), "{pattern:?}");
         }
     }
@@ -228,7 +248,10 @@ mod tests {
     #[test]
     fn frames_have_the_requested_lengths() {
         let count = |bytes| {
-            arrivals(Pattern::Even, 120_000).iter().filter(|arrival| arrival.frame_bytes == bytes).count()
+            arrivals(Pattern::Even, 120_000)
+                .iter()
+                .filter(|arrival| arrival.frame_bytes == bytes)
+                .count()
         };
         let counts = [count(60), count(590), count(1514)];
         assert_eq!(counts.iter().sum::<usize>(), 120_000);
@@ -266,7 +289,8 @@ mod tests {
         let all = arrivals(Pattern::Bursts, 100_000);
         let changes = all.windows(2).filter(|pair| pair[0].flow != pair[1].flow).count();
         assert!(changes < 2_000, "{changes}");
-        let silences = all.windows(2).filter(|pair| pair[1].time_ns - pair[0].time_ns > 100_000).count();
+        let silences =
+            all.windows(2).filter(|pair| pair[1].time_ns - pair[0].time_ns > 100_000).count();
         assert!(silences > changes / 2, "{silences} of {changes}");
     }
 
@@ -277,27 +301,35 @@ mod tests {
         let rss = Rss::new(HashKey::Standard, STANDARD_QUEUES);
         let mut queues = stream.flows().queues(&rss);
         let mut bins = vec![[0_u32; STANDARD_QUEUES as usize]; 3200];
+
         for arrival in stream {
-            bins[(arrival.time_ns / 10_000_000) as usize][queues.queue_of(arrival.flow) as usize] += 1;
+            bins[(arrival.time_ns / 10_000_000) as usize]
+                [queues.queue_of(arrival.flow) as usize] += 1;
         }
+
         let sum = |queue: u32, from: usize, to: usize| -> u32 {
             bins[from..to].iter().map(|bin| bin[queue as usize]).sum()
         };
         let total: u32 = (0..STANDARD_QUEUES).map(|queue| sum(queue, 0, 3200)).sum();
         assert_eq!(u64::from(total), STANDARD_PACKETS);
+
         for second in 10..32 {
             let rate = sum(TOLD_HOT_QUEUE, second * 100, second * 100 + 100);
             assert!((78_000..82_000).contains(&rate), "{rate} in second {second}");
         }
+
         assert_eq!(sum(TOLD_BURSTY_QUEUE, 100, 3200), 31 * 20_000);
         assert_eq!(sum(TOLD_BURSTY_QUEUE, 386, 397), PUBLISHED_BURST_PACKETS);
+
         let highest = bins.iter().map(|bin| bin[TOLD_BURSTY_QUEUE as usize]).max().unwrap();
         assert!((2_724..3_000).contains(&highest), "the figure's axis ends at 3,000: {highest}");
     }
 
     #[test]
     fn the_standard_traces_imbalance_does_not_depend_on_the_number_of_queues() {
-        for (key, queues) in [(HashKey::Standard, 4), (HashKey::Symmetric, 6), (HashKey::Standard, 2)] {
+        for (key, queues) in
+            [(HashKey::Standard, 4), (HashKey::Symmetric, 6), (HashKey::Standard, 2)]
+        {
             let rss = Rss::new(key, queues);
             let stream = Model::standard(1).stream();
             let mut flow_queues = stream.flows().queues(&rss);

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use wirecap_testbed::{
-    Counters, KernelSender, Namespace, PacketReceiver, VethPair, drop_program, pass_program, privileged,
+    Counters, KernelSender, Namespace, PacketReceiver, VethPair, drop_program, pass_program,
+    privileged,
 };
 
 /// Frames of this many lengths; all bytes of a frame identify it.
@@ -46,7 +47,8 @@ fn frames_arrive_as_they_were_taken_and_in_order() {
             sender.sent()
         });
         for (number, frame) in frames.iter().enumerate() {
-            let received = receiver.receive(Duration::from_secs(60)).expect("a receiver that works");
+            let received =
+                receiver.receive(Duration::from_secs(60)).expect("a receiver that works");
             assert_eq!(received, Some(&frame[..]), "frame {number}");
         }
         assert_eq!(sending.join().expect("a sender that ends"), 3_000);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use wirecap_filter::bpf::Link;
 use wirecap_testbed::{
-    Counters, Generator, Load, Namespace, PacketReceiver, SendError, Sent, Sizes, Snapshot, Stamp, Traffic,
-    VethPair, drop_program, loss_lock, pass_program, privileged,
+    Counters, Generator, Load, Namespace, PacketReceiver, SendError, Sent, Sizes, Snapshot, Stamp,
+    Traffic, VethPair, drop_program, loss_lock, pass_program, privileged,
 };
 
 /// Two namespaces, a pair between them, and counters at both ends.
@@ -20,9 +20,11 @@ struct Bed {
 
 impl Bed {
     fn new(queue_count: u32) -> Self {
-        let (here, there) = (Namespace::new().expect("a namespace"), Namespace::new().expect("a namespace"));
+        let here = Namespace::new().expect("a namespace");
+        let there = Namespace::new().expect("a namespace");
         let pair = VethPair::new((&here, "a0"), (&there, "a1"), queue_count, 1500).expect("a pair");
-        let (sender, receiver) = (Counters::of(&pair.sender), Counters::of(&pair.receiver));
+        let sender = Counters::of(&pair.sender);
+        let receiver = Counters::of(&pair.receiver);
         Self {
             sender: sender.expect("counters"),
             receiver: receiver.expect("counters"),
@@ -47,8 +49,8 @@ impl Bed {
         let sender = self.sender.since_start().expect("counters");
         let receiver = self.receiver.since_start().expect("counters");
         for sent in sent {
-            let (out, back) =
-                (sender.tx_queues[sent.queue as usize], receiver.rx_queues[sent.queue as usize]);
+            let out = sender.tx_queues[sent.queue as usize];
+            let back = receiver.rx_queues[sent.queue as usize];
             assert_eq!(sent.frames, out.xdp_xmit + out.xdp_xmit_errors, "{sent:?} {sender:?}");
             assert_eq!(back.xdp_packets, out.xdp_xmit, "{sent:?} {receiver:?}");
         }
@@ -117,9 +119,12 @@ fn each_cpu_sends_to_the_queue_of_its_number() {
     }
     let cpu_count = thread::available_parallelism().map_or(1, NonZero::get) as u32;
     let mut bed = Bed::dropping(cpu_count);
-    let loads: Vec<_> = (0..cpu_count).map(|queue| Load::new(queue, 50_000 + u64::from(queue))).collect();
+    let loads: Vec<_> =
+        (0..cpu_count).map(|queue| Load::new(queue, 50_000 + u64::from(queue))).collect();
     let sent = bed.generator(|traffic| traffic.flows = 100).send(&loads).expect("sent");
-    assert!(sent.iter().zip(&loads).all(|(sent, load)| *load == Load::new(sent.queue, sent.frames)));
+    assert!(
+        sent.iter().zip(&loads).all(|(sent, load)| *load == Load::new(sent.queue, sent.frames))
+    );
     bed.balanced(&sent);
 }
 
@@ -129,7 +134,9 @@ fn a_run_stops_within_fifty_milliseconds_and_still_balances() {
         return;
     }
     let _alone = loss_lock().expect("the lock");
-    for load in [Load::endless(0), Load::endless(0).per_second(100_000), Load::endless(0).per_second(100)] {
+    for load in
+        [Load::endless(0), Load::endless(0).per_second(100_000), Load::endless(0).per_second(100)]
+    {
         // Other work on the machine may delay the sending thread, but not in every attempt.
         let stops_in_time = (0..10).any(|_| {
             let (sent, time_to_stop) = run_for_100_ms(&load);
@@ -167,7 +174,8 @@ fn frames_arrive_in_order_with_their_own_numbers_from_load_to_load() {
     let traffic = Traffic { flows: 30, sizes: Sizes::imix(), ..Traffic::to(&bed.pair.receiver) };
     let mut generator = Generator::new(&bed.pair.sender, &traffic).expect("a generator");
     let mut sent = generator.send(&[Load::new(0, 700).per_second(50_000)]).expect("sent");
-    sent[0].frames += generator.send(&[Load::new(0, 300).per_second(1_000)]).expect("sent")[0].frames;
+    sent[0].frames +=
+        generator.send(&[Load::new(0, 300).per_second(1_000)]).expect("sent")[0].frames;
 
     for sequence in 0..1000 {
         let frame = judge.receive(Duration::from_secs(60)).expect("it is up").expect("a frame");

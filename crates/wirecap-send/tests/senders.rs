@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use wirecap_testbed::{
-    AfXdpSender, Counters, Namespace, Pacer, PacketReceiver, PacketSender, SendError, Stamp, Traffic,
-    VethPair, drop_program, frames_of_several_cells, pass_program, privileged,
+    AfXdpSender, Counters, Namespace, Pacer, PacketReceiver, PacketSender, SendError, Stamp,
+    Traffic, VethPair, drop_program, frames_of_several_cells, pass_program, privileged,
 };
 
 fn pair(queue_count: u32, mtu_bytes: u32) -> VethPair {
-    let (here, there) = (Namespace::new().expect("a namespace"), Namespace::new().expect("a namespace"));
+    let here = Namespace::new().expect("a namespace");
+    let there = Namespace::new().expect("a namespace");
     VethPair::new((&here, "a0"), (&there, "a1"), queue_count, mtu_bytes).expect("a pair")
 }
 
@@ -44,7 +45,8 @@ fn af_xdp_frames_arrive_on_the_queue_they_were_sent_on() {
         }
         sender.flush().expect("flushed");
         assert_eq!(sender.sent(), frames);
-        let (sent, received) = (out.since_start().expect("counters"), back.since_start().expect("counters"));
+        let sent = out.since_start().expect("counters");
+        let received = back.since_start().expect("counters");
         assert_eq!(sent.handed_over(), frames);
         assert_eq!(received.rx_queues[usize::from(queue)].xdp_packets + sent.tx_dropped, frames);
         assert_eq!(received.rx_packets + sent.tx_dropped, frames, "and on no other queue");

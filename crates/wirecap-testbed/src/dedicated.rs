@@ -1,5 +1,6 @@
-//! Interfaces that are dedicated to capturing, for tests of `--engine auto`: marks in a directory of this process, which it and the
-//! programs that it starts use in place of `/etc/wirecap/dedicated`.
+//! Interfaces that are dedicated to capturing, for tests of `--engine auto`: marks in a directory
+//! of this process, which it and the programs that it starts use in place of
+//! `/etc/wirecap/dedicated`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -28,8 +29,8 @@ pub fn dedicated_directory() -> &'static Path {
     directory
 }
 
-/// A new directory of this process, which is its own while it has the lock. Process numbers would not tell whose it is: a process in
-/// another namespace may have the same one.
+/// A new directory of this process, which is its own while it has the lock. Process numbers would
+/// not tell whose it is: a process in another namespace may have the same one.
 fn locked(number: u32) -> Option<(PathBuf, File)> {
     let path = env::temp_dir().join(format!("{PREFIX}{}-{number}", process::id()));
     fs::DirBuilder::new().mode(0o755).create(&path).ok()?;
@@ -43,7 +44,9 @@ fn remove_those_of_the_dead() {
     for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
         let is_for_marks = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         // Others' entries are not opened: opening a FIFO would wait for its writer.
-        if is_for_marks && File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok()) {
+        if is_for_marks
+            && File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok())
+        {
             let _another_process_may_have_removed_it = fs::remove_dir_all(entry.path());
         }
     }
@@ -73,8 +76,8 @@ impl Inline {
     }
 }
 
-/// Dedicates the interface to capturing, so that `--engine auto` may select `xdp`. Interfaces of the same name in other
-/// namespaces keep their marks: a mark may have several addresses.
+/// Dedicates the interface to capturing, so that `--engine auto` may select `xdp`. Interfaces of
+/// the same name in other namespaces keep their marks: a mark may have several addresses.
 ///
 /// # Errors
 ///

@@ -1,13 +1,14 @@
-//! Measures how much a run is disturbed from outside: a failed test of loss may be repeated only for a reason other than
-//! the loss, and other than the code under test.
+//! Measures how much a run is disturbed from outside: a failed test of loss may be repeated only
+//! for a reason other than the loss, and other than the code under test.
 //!
-//! A [`Watch`] judges by two measures that the code under test cannot produce: the time in which the host of this machine
-//! used the processors for others (steal in `/proc/stat`), and the run time of foreign processes, which are all except
-//! this process, its descendants and the kernel's threads. The kernel's threads receive the test's own packets. It also
-//! shows two measures by which it does not judge: the time in which the run's own threads were ready to run and waited for
-//! a processor (`/proc/PID/task/TID/schedstat`), which a broken policy produces by itself, and the longest delay of a
-//! sleeping thread, which a kernel that prefers sleepers keeps short beside other work.
-//! [`repeat_if_disturbed`] repeats a failed run only if it was disturbed from outside.
+//! A [`Watch`] judges by two measures that the code under test cannot produce: the time in which
+//! the host of this machine used the processors for others (steal in `/proc/stat`), and the run
+//! time of foreign processes, which are all except this process, its descendants and the kernel's
+//! threads. The kernel's threads receive the test's own packets. It also shows two measures by
+//! which it does not judge: the time in which the run's own threads were ready to run and waited
+//! for a processor (`/proc/PID/task/TID/schedstat`), which a broken policy produces by itself, and
+//! the longest delay of a sleeping thread, which a kernel that prefers sleepers keeps short beside
+//! other work. [`repeat_if_disturbed`] repeats a failed run only if it was disturbed from outside.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -26,13 +27,16 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::skip::{announce, void};
 
 /// Steal above this share of all processors' time is a disturbance.
-// Of 36 skewed loads of 8 and 20 s on two virtual processors, none of the 14 with less steal failed.
+// Of 36 skewed loads of 8 and 20 s on two virtual processors, none of the 14 with less steal
+// failed.
 pub(crate) const STEAL_SHARE_MAX: f64 = 0.025;
-/// A disturbance is also foreign processes that ran for more than this share of all processors' time.
+/// A disturbance is also foreign processes that ran for more than this share of all processors'
+/// time.
 const FOREIGN_SHARE_MAX: f64 = 0.025;
 /// Maximum number of repetitions of a disturbed run.
 const REPEATS: usize = 2;
-/// Interval at which threads are read; a thread that ends in between is known up to the last reading.
+/// Interval at which threads are read; a thread that ends in between is known up to the last
+/// reading.
 const LOOK: Duration = Duration::from_millis(20);
 /// Number of such readings per reading of the foreign processes, which takes some milliseconds.
 const LOOKS_PER_CENSUS: u32 = 12;
@@ -83,7 +87,8 @@ fn cpu_time(task: &Path) -> Option<CpuTime> {
 /// Time that the host took from all processors of this machine together.
 pub(crate) fn stolen() -> Duration {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let ticks = text.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse::<u32>().ok());
+    let ticks =
+        text.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse::<u32>().ok());
     TICK * ticks.unwrap_or(0)
 }
 
@@ -95,8 +100,8 @@ const KERNEL_THREAD: u32 = 0x0020_0000;
 struct Process {
     parent: u32,
     is_kernels: bool,
-    /// Processor time, including that of the children whose end it has seen. So the sum over all processes does not change
-    /// if one of them ends.
+    /// Processor time, including that of the children whose end it has seen. So the sum over all
+    /// processes does not change if one of them ends.
     ran: Duration,
 }
 
@@ -120,18 +125,19 @@ impl Process {
         let parent = fields.get(1)?.parse().ok()?;
         let flags: u32 = fields.get(6)?.parse().ok()?;
         // utime, stime, cutime, cstime
-        let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u32>().unwrap_or(0)).sum::<u32>();
+        let ticks =
+            fields.get(11..15)?.iter().map(|field| field.parse::<u32>().unwrap_or(0)).sum::<u32>();
         Some(Self { parent, is_kernels: flags & KERNEL_THREAD != 0, ran: TICK * ticks })
     }
 }
 
-/// The sum of the processor times of all processes except the kernel's threads and those that `is_own` names, with their
-/// descendants.
+/// The sum of the processor times of all processes except the kernel's threads and those that
+/// `is_own` names, with their descendants.
 fn foreign(processes: &BTreeMap<u32, Process>, is_own: impl Fn(u32) -> bool) -> Duration {
     let mut excluded = BTreeSet::new();
     for (&id, process) in processes {
-        // A process whose parent is unknown has none here, and a PID that was used again cannot make a circle longer
-        // than the number of processes.
+        // A process whose parent is unknown has none here, and a PID that was used again cannot
+        // make a circle longer than the number of processes.
         let parent_of = |id: &u32| processes.get(id).map(|process| process.parent);
         let mut line = std::iter::successors(Some(id), parent_of).take(processes.len());
         if process.is_kernels || line.any(&is_own) {
@@ -141,8 +147,8 @@ fn foreign(processes: &BTreeMap<u32, Process>, is_own: impl Fn(u32) -> bool) -> 
     processes.iter().filter(|(id, _)| !excluded.contains(id)).map(|(_, process)| process.ran).sum()
 }
 
-/// Watches threads while a run lasts: those that this process starts after [`begin`](Self::begin), and all of the
-/// [processes named](Self::process).
+/// Watches threads while a run lasts: those that this process starts after [`begin`](Self::begin),
+/// and all of the [processes named](Self::process).
 #[derive(Debug)]
 pub struct Watch {
     begun: Instant,
@@ -181,26 +187,31 @@ struct Thread {
 }
 
 impl Watch {
-    /// Starts watching. On each processor that this process may use, a thread wakes up every millisecond and
-    /// measures its delay. It does not spin, which would itself be a disturbance, and uses less than 1 % of a
-    /// processor.
+    /// Starts watching. On each processor that this process may use, a thread wakes up every
+    /// millisecond and measures its delay. It does not spin, which would itself be a disturbance,
+    /// and uses less than 1 % of a processor.
     pub fn begin() -> Self {
         let shared = Arc::new(Shared::default());
         let own = cpu_times("self").unwrap_or_default();
         shared.others.lock().unwrap_or_else(PoisonError::into_inner).extend(own.into_keys());
         shared.count_foreign();
+
         let spawn = |name: &str, work: Box<dyn FnOnce(&Shared) + Send>| {
             let shared = Arc::clone(&shared);
             let begin = move || {
                 shared.exclude_this_thread();
                 work(&shared);
             };
-            thread::Builder::new().name(name.to_owned()).spawn(begin).expect("the system has threads left")
+            thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(begin)
+                .expect("the system has threads left")
         };
         let mut watchers = vec![spawn("watch", Box::new(Shared::look_on))];
         let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
         let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-        watchers.extend(cpus.map(|cpu| spawn("metronome", Box::new(move |shared| shared.beat(cpu)))));
+        watchers
+            .extend(cpus.map(|cpu| spawn("metronome", Box::new(move |shared| shared.beat(cpu)))));
         Self { begun: Instant::now(), stolen: stolen(), shared, watchers }
     }
 
@@ -214,14 +225,18 @@ impl Watch {
     pub fn end(mut self) -> Disturbance {
         self.shared.look();
         let foreign = self.shared.count_foreign();
-        let (duration, stolen) = (self.begun.elapsed(), stolen().saturating_sub(self.stolen));
+        let duration = self.begun.elapsed();
+        let stolen = stolen().saturating_sub(self.stolen);
+
         self.shared.done.store(true, Ordering::Relaxed);
         for watcher in self.watchers.drain(..) {
             watcher.join().expect("watching does not panic");
         }
+
         let threads = std::mem::take(&mut *self.shared.threads());
         let waited = |thread: &Thread| thread.last.waited.saturating_sub(thread.first.waited);
-        let most = threads.into_values().max_by_key(waited).map(|thread| (waited(&thread), thread.name));
+        let most =
+            threads.into_values().max_by_key(waited).map(|thread| (waited(&thread), thread.name));
         let (waited, thread) = most.unwrap_or_default();
         let longest_gap = Duration::from_nanos(self.shared.longest_gap.load(Ordering::Relaxed));
         let cpus = thread::available_parallelism().map_or(1, usize::from);
@@ -305,8 +320,8 @@ impl Shared {
 }
 
 impl Thread {
-    /// A thread that is seen for the first time. Its earlier waiting counts if it began during the run, as threads of
-    /// this process did.
+    /// A thread that is seen for the first time. Its earlier waiting counts if it began during the
+    /// run, as threads of this process did.
     fn new(process: &str, id: &OsString, time: CpuTime) -> Self {
         let path = Path::new("/proc").join(process).join("task").join(id).join("comm");
         let name = fs::read_to_string(path).unwrap_or_default().trim().to_owned();
@@ -349,14 +364,15 @@ impl Disturbance {
         self.share_of_cpus(self.foreign)
     }
 
-    /// The maximum time by which other work, including that of other threads of the run, may have delayed a sequence of
-    /// steps. No verdict depends on it: it is the uncertainty of a time at which something happened.
+    /// The maximum time by which other work, including that of other threads of the run, may have
+    /// delayed a sequence of steps. No verdict depends on it: it is the uncertainty of a time at
+    /// which something happened.
     pub fn delay(&self) -> Duration {
         self.waited + self.stolen + self.longest_gap
     }
 
-    /// Whether a failure may have a cause outside the run: the host used more than 2.5 % of the processors' time for
-    /// others, or foreign processes did.
+    /// Whether a failure may have a cause outside the run: the host used more than 2.5 % of the
+    /// processors' time for others, or foreign processes did.
     pub fn is_disturbed(&self) -> bool {
         self.stolen_share() > STEAL_SHARE_MAX || self.foreign_share() > FOREIGN_SHARE_MAX
     }
@@ -380,17 +396,21 @@ impl fmt::Display for Disturbance {
     }
 }
 
-/// Runs `trial`, prints the disturbance, and returns the result. A failure is repeated, at most twice, if the run was
-/// disturbed from outside; each repetition is printed to standard error even if the test's output is captured. `None` if all
-/// three runs were disturbed and failed, so that there is no verdict; this is printed, too. Conditions that must be true on
-/// every machine, such as balanced counts, must be asserted by `trial`.
+/// Runs `trial`, prints the disturbance, and returns the result. A failure is repeated, at most
+/// twice, if the run was disturbed from outside; each repetition is printed to standard error even
+/// if the test's output is captured. `None` if all three runs were disturbed and failed, so that
+/// there is no verdict; this is printed, too. Conditions that must be true on every machine, such
+/// as balanced counts, must be asserted by `trial`.
 ///
 /// # Panics
 ///
-/// When an undisturbed run fails. If there is no verdict and the environment has `WIRECAP_NO_SKIP=1`: in that lane a test
-/// that could not judge has failed.
+/// When an undisturbed run fails. If there is no verdict and the environment has
+/// `WIRECAP_NO_SKIP=1`: in that lane a test that could not judge has failed.
 #[track_caller]
-pub fn repeat_if_disturbed<T>(what: &str, trial: impl FnMut(&Watch) -> Result<T, String>) -> Option<T> {
+pub fn repeat_if_disturbed<T>(
+    what: &str,
+    trial: impl FnMut(&Watch) -> Result<T, String>,
+) -> Option<T> {
     let outcome = repeat(what, watched(trial), announce);
     outcome.map_err(|no_verdict| void(&format!("{what}: {no_verdict}"))).ok()
 }
@@ -406,7 +426,8 @@ fn watched<T>(
     }
 }
 
-/// The error of the last of three disturbed runs, if all of them failed. `report` gets a line for each repetition.
+/// The error of the last of three disturbed runs, if all of them failed. `report` gets a line for
+/// each repetition.
 #[track_caller]
 fn repeat<T>(
     what: &str,
@@ -417,6 +438,7 @@ fn repeat<T>(
     loop {
         let (outcome, disturbance) = run();
         println!("{what}: {disturbance}");
+
         match outcome {
             Ok(value) => return Ok(value),
             Err(failure) if disturbance.is_disturbed() && repeats < REPEATS => {
@@ -460,8 +482,12 @@ mod tests {
             ..calm()
         };
         for case in [calm(), by_itself] {
-            assert!(!case.is_disturbed() && case.to_string().starts_with("undisturbed: "), "{case}");
+            assert!(
+                !case.is_disturbed() && case.to_string().starts_with("undisturbed: "),
+                "{case}"
+            );
         }
+
         assert_eq!(calm().delay(), Duration::from_millis(102));
         let disturbed = [
             Disturbance { stolen: Duration::from_millis(510), ..calm() },
@@ -476,7 +502,10 @@ mod tests {
     fn threads_that_share_a_processor_are_seen_to_wait() {
         let watch = Watch::begin();
         let mut only = CpuSet::new();
-        only.set((0..CpuSet::MAX_CPU).find(|cpu| sched_getaffinity(None).unwrap().is_set(*cpu)).unwrap());
+        only.set(
+            (0..CpuSet::MAX_CPU).find(|cpu| sched_getaffinity(None).unwrap().is_set(*cpu)).unwrap(),
+        );
+
         let spin = || {
             sched_setaffinity(None, &only).unwrap();
             let begin = Instant::now();
@@ -487,9 +516,12 @@ mod tests {
                 thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, spin).unwrap();
             }
         });
+
         let seen = watch.end();
         assert!(seen.waited > Duration::from_millis(50), "{seen}");
-        // Any of them may have waited longest, because threads of other tests may share the processor.
+
+        // Any of them may have waited longest, because threads of other tests may share the
+        // processor.
         assert!(!seen.thread.is_empty(), "{seen}");
     }
 
@@ -505,11 +537,16 @@ mod tests {
 
     #[test]
     fn neither_descendants_of_the_test_nor_the_kernels_threads_are_foreign() {
-        let process =
-            |parent, seconds| Process { parent, is_kernels: false, ran: Duration::from_secs(seconds) };
+        let process = |parent, seconds| Process {
+            parent,
+            is_kernels: false,
+            ran: Duration::from_secs(seconds),
+        };
         let thread = |parent, seconds| Process { is_kernels: true, ..process(parent, seconds) };
+
         // In a PID namespace, process 2 is any process.
         let mut all = BTreeMap::from([(1, process(0, 1)), (2, thread(0, 10)), (3, thread(2, 100))]);
+
         // The test, its child and its grandchild, and two others.
         all.extend([(50, process(40, 1000)), (51, process(50, 1000)), (52, process(51, 1000))]);
         all.extend([(40, process(1, 20)), (60, process(1, 300))]);
@@ -524,7 +561,8 @@ mod tests {
         let count = || foreign(&processes(), |id| id == child.id());
         let before = count();
         let spent = || cpu_times("self").unwrap().into_values().sum::<CpuTime>().ran;
-        let (begun, deadline) = (spent(), Instant::now() + Duration::from_secs(30));
+        let begun = spent();
+        let deadline = Instant::now() + Duration::from_secs(30);
         while spent() < begun + Duration::from_millis(300) && Instant::now() < deadline {}
         let after = count();
         child.kill().unwrap();
@@ -532,11 +570,13 @@ mod tests {
         assert!(after >= before + Duration::from_millis(250), "{before:?}, {after:?}");
     }
 
-    /// Calls [`repeat`] with runs that fail, except the last one if `succeeds`; `disturbed` has a value for
-    /// each run. Returns the result and the number of runs. The outer error is the message of a panic.
+    /// Calls [`repeat`] with runs that fail, except the last one if `succeeds`; `disturbed` has a
+    /// value for each run. Returns the result and the number of runs. The outer error is the
+    /// message of a panic.
     fn repeated(disturbed: &[bool], succeeds: bool) -> (Result<Result<(), String>, String>, usize) {
         let mut runs = 0;
         let reported = Mutex::new(Vec::new());
+
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
             let run = || {
                 let stolen = if disturbed[runs] { Duration::from_secs(1) } else { Duration::ZERO };
@@ -549,7 +589,11 @@ mod tests {
         }));
         let reported = reported.into_inner().unwrap();
         assert_eq!(reported.len(), runs - 1, "{reported:?}");
-        assert!(reported.iter().all(|line| line.starts_with("REPEATED: a run: disturbed")), "{reported:?}");
+        assert!(
+            reported.iter().all(|line| line.starts_with("REPEATED: a run: disturbed")),
+            "{reported:?}"
+        );
+
         (outcome.map_err(|panicked| *panicked.downcast().unwrap()), runs)
     }
 
@@ -560,7 +604,10 @@ mod tests {
 
         let (void, runs) = repeated(&[true, true, true], false);
         let void = void.unwrap().unwrap_err();
-        assert!(void.starts_with("it fails\ndisturbed") && void.ends_with("after 2 repeats"), "{void}");
+        assert!(
+            void.starts_with("it fails\ndisturbed") && void.ends_with("after 2 repeats"),
+            "{void}"
+        );
         assert_eq!(runs, 3);
 
         for disturbed in [&[false][..], &[true, false], &[true, true, false]] {

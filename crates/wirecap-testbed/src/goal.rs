@@ -1,8 +1,8 @@
 //! Goals of benches: thresholds for the median of a figure over several rounds.
 //!
-//! A result counts only if the machine was quiet: disturbed rounds are left out, and if they are half of the rounds or
-//! more, or if the host used too much of the processors' time for others, the goal is void. A void goal is neither met nor
-//! missed, and nothing is repeated until it is met.
+//! A result counts only if the machine was quiet: disturbed rounds are left out, and if they are
+//! half of the rounds or more, or if the host used too much of the processors' time for others, the
+//! goal is void. A void goal is neither met nor missed, and nothing is repeated until it is met.
 
 use std::env;
 use std::error::Error;
@@ -76,7 +76,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The environment variable that names a file to which each judged goal is appended as a row of CSV.
+/// The environment variable that names a file to which each judged goal is appended as a row of
+/// CSV.
 const RECORD: &str = "WIRECAP_GOALS";
 
 /// The columns of that file.
@@ -140,7 +141,9 @@ impl Goals {
             let names = self.verdicts.iter().filter(|(_, verdict)| *verdict == wanted);
             names.map(|(name, _)| name.as_str()).collect::<Vec<_>>()
         };
-        let (met, missed, void) = (of(Verdict::Met), of(Verdict::Missed), of(Verdict::Void));
+        let met = of(Verdict::Met);
+        let missed = of(Verdict::Missed);
+        let void = of(Verdict::Void);
         println!(
             "\n{} goals: {} met, {} missed, {} void",
             self.verdicts.len(),
@@ -148,6 +151,7 @@ impl Goals {
             missed.len(),
             void.len()
         );
+
         match (&*met, &*missed, &*void) {
             ([], [], []) => Err("the selected parts have no goals".into()),
             (_, [], []) => Ok(()),
@@ -166,11 +170,14 @@ fn append(path: &Path, row: &str) -> io::Result<()> {
     file.write_all(row.as_bytes())
 }
 
-/// The verdict, and the figures that lead to it. If it is void, these are the figures of all rounds, disturbed or not.
+/// The verdict, and the figures that lead to it. If it is void, these are the figures of all
+/// rounds, disturbed or not.
 fn verdict(bound: Bound, rounds: &[Figure], stolen_share: f64) -> (Verdict, String) {
     let calm: Vec<f64> =
         rounds.iter().filter(|figure| !figure.is_disturbed).map(|figure| figure.value).collect();
-    let (count, disturbed) = (rounds.len(), rounds.len() - calm.len());
+    let count = rounds.len();
+    let disturbed = rounds.len() - calm.len();
+
     let void = if stolen_share > STEAL_SHARE_MAX {
         Some(format!("the host used {:.1} % of the processors", stolen_share * 100.0))
     } else if disturbed * 2 >= count {
@@ -182,6 +189,7 @@ fn verdict(bound: Bound, rounds: &[Figure], stolen_share: f64) -> (Verdict, Stri
         let all = Spread::of(rounds.iter().map(|figure| figure.value).collect());
         return (Verdict::Void, all.map_or(cause.clone(), |all| format!("{all}, but {cause}")));
     }
+
     match Spread::of(calm) {
         None => (Verdict::Void, "no figure".to_owned()),
         Some(spread) => {
@@ -204,7 +212,8 @@ impl Spread {
     fn of(mut values: Vec<f64>) -> Option<Self> {
         values.retain(|value| !value.is_nan());
         values.sort_by(f64::total_cmp);
-        let (least, most) = (*values.first()?, *values.last()?);
+        let least = *values.first()?;
+        let most = *values.last()?;
         let median = f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]);
         Some(Self { least, median, most })
     }
@@ -221,8 +230,10 @@ mod tests {
     use super::*;
 
     fn rounds(values: &[f64], disturbed: usize) -> Vec<Figure> {
-        let figure =
-            |(place, value): (usize, &f64)| Figure { value: *value, is_disturbed: place < disturbed };
+        let figure = |(place, value): (usize, &f64)| Figure {
+            value: *value,
+            is_disturbed: place < disturbed,
+        };
         values.iter().enumerate().map(figure).collect()
     }
 
@@ -237,8 +248,13 @@ mod tests {
         assert_eq!(of(Bound::AtLeast(2.01), &rounds(&values, 1), 0.0), Verdict::Missed);
         assert_eq!(of(Bound::AtMost(2.0), &rounds(&values, 1), 0.0), Verdict::Met);
         assert_eq!(of(Bound::Below(2.0), &rounds(&values, 1), 0.0), Verdict::Missed);
-        assert_eq!(of(Bound::AtLeast(2.5), &rounds(&values, 0), 0.0), Verdict::Met, "the mean of two");
+        assert_eq!(
+            of(Bound::AtLeast(2.5), &rounds(&values, 0), 0.0),
+            Verdict::Met,
+            "the mean of two"
+        );
         assert_eq!(of(Bound::AtLeast(2.51), &rounds(&values, 0), 0.0), Verdict::Missed);
+
         let (_, reason) = verdict(Bound::AtLeast(2.0), &rounds(&values, 1), 0.0);
         assert_eq!(reason, "2.000 (1.000..3.000), 1 of 4 rounds disturbed");
     }

@@ -1,5 +1,5 @@
-//! Redirection between interfaces by eBPF at the hooks of tc, as container networks do it: a host that uses interfaces
-//! without an address, a route or an upper device.
+//! Redirection between interfaces by eBPF at the hooks of tc, as container networks do it: a host
+//! that uses interfaces without an address, a route or an upper device.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -8,8 +8,8 @@ use wirecap_filter::bpf::{BpfError, LoadOptions, Program, ProgramKind};
 
 use crate::{Interface, SetupError, sys};
 
-/// Sends all frames that `from` receives out of `to`, by a program at the clsact hook. It stays until the interface is
-/// removed.
+/// Sends all frames that `from` receives out of `to`, by a program at the clsact hook. It stays
+/// until the interface is removed.
 ///
 /// # Errors
 ///
@@ -23,7 +23,8 @@ pub fn redirect_by_tc(from: &Interface, to: &Interface) -> Result<(), SetupError
         .map_err(|source| SetupError::interface(&from.name, "add a tc filter to", source))
 }
 
-/// As [`redirect_by_tc`], at the tcx hook (Linux 6.6), where the program stays as long as the descriptor is open.
+/// As [`redirect_by_tc`], at the tcx hook (Linux 6.6), where the program stays as long as the
+/// descriptor is open.
 ///
 /// # Errors
 ///

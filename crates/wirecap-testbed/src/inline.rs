@@ -7,8 +7,8 @@ use crate::{Interface, Namespace, SetupError, VethPair};
 
 /// Two hosts in separate namespaces, each connected by a cable to the box in the middle.
 ///
-/// Hosts are silent until they get [addresses](Self::add_addresses), and leave checksums to hardware until
-/// told [otherwise](Host::set_checksum_offload).
+/// Hosts are silent until they get [addresses](Self::add_addresses), and leave checksums to
+/// hardware until told [otherwise](Host::set_checksum_offload).
 #[derive(Clone, Debug)]
 pub struct Inline {
     /// The host at the box's port `left`.
@@ -41,16 +41,22 @@ impl Inline {
     pub fn new(queue_count: u32, mtu_bytes: u32) -> Result<Self, SetupError> {
         let middle = Namespace::new()?;
         let host = |port, ipv4, ipv6| {
-            let pair = VethPair::new((&Namespace::new()?, "eth0"), (&middle, port), queue_count, mtu_bytes)?;
+            let pair = VethPair::new(
+                (&Namespace::new()?, "eth0"),
+                (&middle, port),
+                queue_count,
+                mtu_bytes,
+            )?;
             Ok::<_, SetupError>(Host { interface: pair.sender, port: pair.receiver, ipv4, ipv6 })
         };
         let left = host("left", "10.0.0.1", "fd00::1")?;
         let right = host("right", "10.0.0.2", "fd00::2")?;
+
         Ok(Self { left, right, middle })
     }
 
-    /// Gives both hosts an address of IPv4 and one of IPv6 in the same networks. From then on they also send
-    /// packets by themselves, which their interfaces' counters include.
+    /// Gives both hosts an address of IPv4 and one of IPv6 in the same networks. From then on they
+    /// also send packets by themselves, which their interfaces' counters include.
     ///
     /// # Errors
     ///
@@ -68,13 +74,13 @@ impl Inline {
         let middle = &self.left.port;
         middle.ip(&["link", "add", "bridge", "type", "bridge"])?;
         middle.ip(&["link", "set", "bridge", "up"])?;
-        [&self.left, &self.right]
-            .into_iter()
-            .try_for_each(|host| host.port.ip(&["link", "set", &host.port.name, "master", "bridge"]))
+        [&self.left, &self.right].into_iter().try_for_each(|host| {
+            host.port.ip(&["link", "set", &host.port.name, "master", "bridge"])
+        })
     }
 
-    /// Whether the hosts' stacks leave the checksums of TCP and UDP to hardware, which does not exist on a
-    /// cable between namespaces.
+    /// Whether the hosts' stacks leave the checksums of TCP and UDP to hardware, which does not
+    /// exist on a cable between namespaces.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
-//! A test bed for capture engines: receivers, hosts, taps, disturbances and rules for tests, beside the namespaces, veth
-//! pairs, senders and independent counters of [`wirecap_send`].
+//! A test bed for capture engines: receivers, hosts, taps, disturbances and rules for tests, beside
+//! the namespaces, veth pairs, senders and independent counters of [`wirecap_send`].
 //!
-//! Everything is in anonymous network namespaces: the machine's own interfaces are not touched, any number of
-//! test beds can exist at the same time, and the kernel removes everything when a process ends for any reason.
+//! Everything is in anonymous network namespaces: the machine's own interfaces are not touched, any
+//! number of test beds can exist at the same time, and the kernel removes everything when a process
+//! ends for any reason.
 //!
 //! ```no_run
 //! use wirecap_testbed::{Counters, Generator, Load, Namespace, Traffic, VethPair, pass_program};
@@ -47,8 +48,8 @@ pub use skip::{skip, skip_on_this_machine, void};
 pub use steady::{SteadySender, Ticks};
 pub use tap::{TapCable, TapKind, open_macvtap, open_tap};
 pub use testing::{
-    LossLock, frames_of_several_cells, loss_lock, privileged, skewed_time, uninterrupted, wait_until,
-    write_program,
+    LossLock, frames_of_several_cells, loss_lock, privileged, skewed_time, uninterrupted,
+    wait_until, write_program,
 };
 pub use traces::{own_traces, traces};
 pub use tun::Tun;

@@ -1,4 +1,5 @@
-//! Sender and receiver on AF_PACKET: any bytes, one system call per frame, through the host's stack.
+//! Sender and receiver on AF_PACKET: any bytes, one system call per frame, through the host's
+//! stack.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,19 +30,24 @@ impl PacketSender {
     ///
     /// [`SetupError`] if the privilege is missing.
     pub fn on(interface: &Interface) -> Result<Self, SetupError> {
-        let socket = interface
-            .namespace
-            .run_in(|| sys::sending_packet_socket(interface.index))?
-            .map_err(|source| SetupError::interface(&interface.name, "open a packet socket on", source))?;
+        let socket =
+            interface.namespace.run_in(|| sys::sending_packet_socket(interface.index))?.map_err(
+                |source| SetupError::interface(&interface.name, "open a packet socket on", source),
+            )?;
+
         // A device whose queue has stopped keeps its frames, and the socket's buffer stays full.
         set_socket_timeout(&socket, Timeout::Send, Some(FULL_TIMEOUT)).map_err(|errno| {
-            SetupError::interface(&interface.name, "limit the waiting on", std::io::Error::from(errno))
+            SetupError::interface(
+                &interface.name,
+                "limit the waiting on",
+                std::io::Error::from(errno),
+            )
         })?;
         Ok(Self { interface: interface.name.clone(), socket, sent: 0 })
     }
 
-    /// As [`on`](Self::on), bypassing the interface's queueing discipline: without a carrier, the discipline accepts
-    /// frames and drops them, whereas the driver rejects them.
+    /// As [`on`](Self::on), bypassing the interface's queueing discipline: without a carrier, the
+    /// discipline accepts frames and drops them, whereas the driver rejects them.
     ///
     /// # Errors
     ///
@@ -49,18 +55,20 @@ impl PacketSender {
     pub fn direct(interface: &Interface) -> Result<Self, SetupError> {
         let sender = Self::on(interface)?;
         let bypassing = sys::bypass_queueing_discipline(&sender.socket);
-        bypassing
-            .map_err(|source| SetupError::interface(&interface.name, "open a packet socket on", source))?;
+        bypassing.map_err(|source| {
+            SetupError::interface(&interface.name, "open a packet socket on", source)
+        })?;
         Ok(sender)
     }
 
-    /// Sends one frame, Ethernet header included. Waits while there is no room for it: the ring of a veth's other end
-    /// stays full until its processor empties it. Each attempt counts as `tx_dropped`.
+    /// Sends one frame, Ethernet header included. Waits while there is no room for it: the ring of
+    /// a veth's other end stays full until its processor empties it. Each attempt counts as
+    /// `tx_dropped`.
     ///
     /// # Errors
     ///
-    /// [`SendError::Socket`] if the frame is too long, the interface is down, or (ENOBUFS, EAGAIN) it has no room for
-    /// long.
+    /// [`SendError::Socket`] if the frame is too long, the interface is down, or (ENOBUFS, EAGAIN)
+    /// it has no room for long.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), SendError> {
         let mut deadline = None;
         while let Err(errno) = self.try_send(frame) {
@@ -89,7 +97,8 @@ impl PacketSender {
     }
 
     fn refused(&self, frame: &[u8], errno: Errno) -> SendError {
-        let (interface, frame_bytes) = (self.interface.clone(), frame.len());
+        let interface = self.interface.clone();
+        let frame_bytes = frame.len();
         SendError::Socket { interface, frame_bytes, source: errno.into() }
     }
 
@@ -126,10 +135,9 @@ impl PacketReceiver {
             sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES)?;
             Ok(socket)
         };
-        let socket = interface
-            .namespace
-            .run_in(open)?
-            .map_err(|source| SetupError::interface(&interface.name, "open a packet socket on", source))?;
+        let socket = interface.namespace.run_in(open)?.map_err(|source| {
+            SetupError::interface(&interface.name, "open a packet socket on", source)
+        })?;
         Ok(Self { interface: interface.name.clone(), socket, frame: vec![0; FRAME_BYTES_MAX] })
     }
 
@@ -142,7 +150,9 @@ impl PacketReceiver {
         // The kernel interprets a timeout of zero as no timeout.
         let timeout = Some(timeout.max(Duration::from_micros(1)));
         let received = sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, timeout)
-            .and_then(|()| retry_on_intr(|| recv(&self.socket, &mut self.frame, RecvFlags::empty())));
+            .and_then(|()| {
+                retry_on_intr(|| recv(&self.socket, &mut self.frame, RecvFlags::empty()))
+            });
         match received {
             Ok((frame_bytes, _)) => Ok(Some(&self.frame[..frame_bytes])),
             Err(Errno::AGAIN) => Ok(None),

@@ -1,12 +1,14 @@
 //! The cheapest receivers: XDP programs with one verdict.
 
 use wirecap_filter::bpf::asm::{Assembler, Reg::R0};
-use wirecap_filter::bpf::{BpfError, Link, LoadOptions, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode};
+use wirecap_filter::bpf::{
+    BpfError, Link, LoadOptions, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode,
+};
 
 use crate::{Interface, SetupError};
 
-/// Attaches an XDP program that passes everything to the interface: without one, a veth end loses frames of the
-/// [`Generator`](crate::Generator) uncounted before an AF_PACKET socket sees them.
+/// Attaches an XDP program that passes everything to the interface: without one, a veth end loses
+/// frames of the [`Generator`](crate::Generator) uncounted before an AF_PACKET socket sees them.
 ///
 /// # Errors
 ///
@@ -25,8 +27,12 @@ pub fn drop_program(interface: &Interface) -> Result<Link, SetupError> {
 }
 
 fn attach_verdict(interface: &Interface, name: &str, verdict: i32) -> Result<Link, SetupError> {
-    let attach = || Link::attach_xdp(&verdict_program(name, verdict)?, interface.index, XdpMode::Native);
-    interface.namespace.run_in(attach)?.map_err(|source| SetupError::program(&interface.name, source))
+    let attach =
+        || Link::attach_xdp(&verdict_program(name, verdict)?, interface.index, XdpMode::Native);
+    interface
+        .namespace
+        .run_in(attach)?
+        .map_err(|source| SetupError::program(&interface.name, source))
 }
 
 fn verdict_program(name: &str, verdict: i32) -> Result<Program, BpfError> {

@@ -1,5 +1,6 @@
-//! Saboteurs: small changes that each break one promise, to see that a test notices. Only builds with `--cfg sabotage` have
-//! them (`make sabotage`). Each crate includes this file as a module; a hook is beside the code that it breaks:
+//! Saboteurs: small changes that each break one promise, to see that a test notices. Only builds
+//! with `--cfg sabotage` have them (`make sabotage`). Each crate includes this file as a module; a
+//! hook is beside the code that it breaks:
 //!
 //! ```ignore
 //! #[cfg(sabotage)]

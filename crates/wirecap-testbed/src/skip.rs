@@ -1,5 +1,5 @@
-//! How a test reports that it cannot run here. A file of its own, because the tests of crates on which this one depends
-//! include it as a module.
+//! How a test reports that it cannot run here. A file of its own, because the tests of crates on
+//! which this one depends include it as a module.
 
 #![allow(unreachable_pub, dead_code)] // Not each of them uses all functions, and none exports them.
 
@@ -17,7 +17,8 @@ pub fn skip(lacking: &str) {
     print(lacking);
 }
 
-/// The same for what no package can add to the machine, such as a feature of its kernel: never a failure.
+/// The same for what no package can add to the machine, such as a feature of its kernel: never a
+/// failure.
 pub fn skip_on_this_machine(lacking: &str) {
     print(lacking);
 }
@@ -43,7 +44,7 @@ fn print(lacking: &str) {
 
 /// Prints a line that `.ci/run` counts, even if the test's output is captured.
 pub(crate) fn announce(line: &str) {
-    // Not with eprintln!, whose output the test harness discards if a test passes; and in one write, because
-    // tests run in parallel.
+    // Not with eprintln!, whose output the test harness discards if a test passes; and in one
+    // write, because tests run in parallel.
     let _closed = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -18,8 +18,8 @@ pub struct Ticks {
 
 impl Ticks {
     const EVERY: Duration = Duration::from_millis(1);
-    /// The part of a stall that is caught up; the rest is skipped, so a sender that had no processor does not send all
-    /// missing frames in one burst.
+    /// The part of a stall that is caught up; the rest is skipped, so a sender that had no
+    /// processor does not send all missing frames in one burst.
     pub const CATCH_UP: Duration = Duration::from_millis(10);
 
     /// Ticks for this time, from now on.
@@ -27,7 +27,8 @@ impl Ticks {
         Self { begin: Instant::now(), time, lost: Duration::ZERO, tick: None }
     }
 
-    /// Waits for the next tick. Returns the time in seconds for which frames should have been sent by now.
+    /// Waits for the next tick. Returns the time in seconds for which frames should have been sent
+    /// by now.
     pub fn next_at(&mut self) -> Option<f64> {
         let tick = match self.tick {
             None => Duration::ZERO,
@@ -76,12 +77,14 @@ impl SteadySender {
     ///
     /// As [`AfXdpSender::on`].
     pub fn on(interface: &Interface, traffic: Traffic, queues: u16) -> Result<Self, SetupError> {
-        let queue =
-            |queue: u16| Ok(Queue { sender: AfXdpSender::on(interface, queue.into())?, next_sequence: 0 });
+        let queue = |queue: u16| {
+            Ok(Queue { sender: AfXdpSender::on(interface, queue.into())?, next_sequence: 0 })
+        };
         Ok(Self { queues: (0..queues).map(queue).collect::<Result<_, _>>()?, traffic })
     }
 
-    /// Sends this many frames per second on each queue until `ticks` end. Returns the number of sent frames.
+    /// Sends this many frames per second on each queue until `ticks` end. Returns the number of
+    /// sent frames.
     ///
     /// # Errors
     ///
@@ -89,7 +92,8 @@ impl SteadySender {
     pub fn send(&mut self, rates: &[f64], ticks: &mut Ticks) -> Result<u64, SendError> {
         let firsts: Vec<u64> = self.queues.iter().map(|queue| queue.next_sequence).collect();
         while let Some(at) = ticks.next_at() {
-            for (number, ((queue, rate), first)) in (0..).zip(self.queues.iter_mut().zip(rates).zip(&firsts))
+            for (number, ((queue, rate), first)) in
+                (0..).zip(self.queues.iter_mut().zip(rates).zip(&firsts))
             {
                 queue.send_up_to(first + (rate * at) as u64, number, &self.traffic)?;
             }
@@ -119,13 +123,17 @@ mod tests {
         if !privileged() {
             return;
         }
-        let (here, there) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+
+        let here = Namespace::new().unwrap();
+        let there = Namespace::new().unwrap();
         let pair = VethPair::new((&here, "a0"), (&there, "a1"), 3, 1500).unwrap();
         let _receiving = drop_program(&pair.receiver).unwrap();
         let mut counters = Counters::of(&pair.sender).unwrap();
         let mut sender = SteadySender::on(&pair.sender, Traffic::to(&pair.receiver), 3).unwrap();
+
         for round in 1..=2 {
-            let (time, begin) = (Duration::from_millis(500), Instant::now());
+            let time = Duration::from_millis(500);
+            let begin = Instant::now();
             let sent = sender.send(&[10_000.0, 1.0, 500.0], &mut Ticks::new(time)).unwrap();
             assert_eq!(sent, 5250);
             assert!(begin.elapsed() >= time, "{:?}", begin.elapsed());

@@ -1,5 +1,5 @@
-//! TUN and TAP devices: the frames that the host sends on them come out of a file, and what is written to the file is
-//! received by the host.
+//! TUN and TAP devices: the frames that the host sends on them come out of a file, and what is
+//! written to the file is received by the host.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -36,7 +36,9 @@ pub fn open_tap(namespace: &Namespace, name: &str, kind: TapKind) -> Result<File
         sys::name_tap(&file, name, kind == TapKind::Tun)?;
         Ok(file)
     };
-    namespace.run_in(open)?.map_err(|source| SetupError::interface(name, "create the device", source))
+    namespace
+        .run_in(open)?
+        .map_err(|source| SetupError::interface(name, "create the device", source))
 }
 
 /// Opens the character device of a macvtap, as a virtual machine does.
@@ -47,11 +49,13 @@ pub fn open_tap(namespace: &Namespace, name: &str, kind: TapKind) -> Result<File
 pub fn open_macvtap(namespace: &Namespace, path: &Path) -> Result<File, SetupError> {
     let open = || -> io::Result<File> {
         let file = File::options().read(true).write(true).open(path)?;
-        // The kernel ignores the name; without this request, frames begin with a header for offloads.
+        // The kernel ignores the name; without this request, frames begin with a header for
+        // offloads.
         sys::name_tap(&file, "", false)?;
         Ok(file)
     };
-    let failed = |source| SetupError::interface(&path.display().to_string(), "open the device", source);
+    let failed =
+        |source| SetupError::interface(&path.display().to_string(), "open the device", source);
     namespace.run_in(open)?.map_err(failed)
 }
 
@@ -65,10 +69,14 @@ pub struct TapCable {
 impl TapCable {
     /// Copies the frames of each file to the other one.
     pub fn between(a: File, b: File) -> Self {
-        let (end, files) = (Arc::new(()), [Arc::new(a), Arc::new(b)]);
+        let end = Arc::new(());
+        let files = [Arc::new(a), Arc::new(b)];
+
         let copying = [(0, 1), (1, 0)].map(|(from, to)| {
-            let (from, to, is_open) =
-                (Arc::clone(&files[from]), Arc::clone(&files[to]), Arc::downgrade(&end));
+            let from = Arc::clone(&files[from]);
+            let to = Arc::clone(&files[to]);
+            let is_open = Arc::downgrade(&end);
+
             thread::spawn(move || {
                 let mut frame = vec![0; FRAME_BYTES_MAX];
                 while is_open.upgrade().is_some() {
@@ -89,7 +97,8 @@ impl Drop for TapCable {
     }
 }
 
-/// Copies one frame if there is one within a short time. A device that is down loses its frames, as without a cable.
+/// Copies one frame if there is one within a short time. A device that is down loses its frames, as
+/// without a cable.
 fn copy_frame(mut from: &File, mut to: &File, buffer: &mut [u8]) {
     let limit = Timespec { tv_sec: 0, tv_nsec: Duration::from_millis(50).as_nanos() as i64 };
     match poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&limit)) {

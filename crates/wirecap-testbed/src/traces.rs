@@ -1,5 +1,5 @@
-//! The savefiles that stand for the recordings of other programs. A file of its own, because the tests of crates on which this one
-//! depends include it as a module.
+//! The savefiles that stand for the recordings of other programs. A file of its own, because the
+//! tests of crates on which this one depends include it as a module.
 
 #![allow(unreachable_pub, dead_code)] // Not each of them uses both functions, and none exports them.
 
@@ -7,8 +7,8 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The savefiles of the repository (`traces/make.py` writes them), and then those in the folder `$WIRECAP_TRACES`, or in
-/// `shared/traces` next to the project's folder if there is one.
+/// The savefiles of the repository (`traces/make.py` writes them), and then those in the folder
+/// `$WIRECAP_TRACES`, or in `shared/traces` next to the project's folder if there is one.
 ///
 /// # Panics
 ///
@@ -45,7 +45,8 @@ fn savefiles(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let entries =
+            fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         for entry in entries {
             let path = entry.expect("the folder can be read").path();
             match path.extension().and_then(|extension| extension.to_str()) {
@@ -55,6 +56,7 @@ fn savefiles(folder: &Path) -> Vec<PathBuf> {
             }
         }
     }
+
     found.sort();
     found
 }

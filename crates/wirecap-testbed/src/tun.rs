@@ -43,7 +43,8 @@ impl Tun {
     /// [`SendError`] if it is down.
     pub fn receive(&mut self, packet: &[u8]) -> Result<(), SendError> {
         let sent = self.device.write_all(packet);
-        let (interface, frame_bytes) = (self.name.clone(), packet.len());
+        let interface = self.name.clone();
+        let frame_bytes = packet.len();
         sent.map_err(|source| SendError::Socket { interface, frame_bytes, source })
     }
 }

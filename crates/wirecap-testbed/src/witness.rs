@@ -1,5 +1,5 @@
-//! The packets that pass one of the kernel's tracepoints, with a reading of the clock for each: an account of when packets
-//! arrived that does not depend on a capture.
+//! The packets that pass one of the kernel's tracepoints, with a reading of the clock for each: an
+//! account of when packets arrived that does not depend on a capture.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -47,8 +47,9 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Witnesses packets that XDP programs have redirected to sockets, with room for this many: after the packet was copied to the
-    /// socket's memory, and before the program runs for the next one.
+    /// Witnesses packets that XDP programs have redirected to sockets, with room for this many:
+    /// after the packet was copied to the socket's memory, and before the program runs for the next
+    /// one.
     ///
     /// # Errors
     ///
@@ -57,7 +58,8 @@ impl Witness {
         Self::at(c"xdp_redirect", Place::Redirects, room)
     }
 
-    /// Witnesses packets that the host's network stack receives: before any packet socket gets them.
+    /// Witnesses packets that the host's network stack receives: before any packet socket gets
+    /// them.
     ///
     /// # Errors
     ///
@@ -70,12 +72,14 @@ impl Witness {
         let count = Map::create(MapKind::Array, "witness_count", 8, 1)?;
         let packets = Map::create(MapKind::Array, "witness", record::BYTES, room)?;
         let code = noting(place, &count, &packets);
-        let program = Program::load(ProgramKind::RawTracepoint, "witness", &code, LoadOptions::default())?;
+        let program =
+            Program::load(ProgramKind::RawTracepoint, "witness", &code, LoadOptions::default())?;
         let _attached = Link::attach_tracepoint(&program, tracepoint)?;
         Ok(Self { room, count, packets, _attached })
     }
 
-    /// The times of the packets of the one interface that had exactly `count`, in nanoseconds of UTC and in order.
+    /// The times of the packets of the one interface that had exactly `count`, in nanoseconds of
+    /// UTC and in order.
     ///
     /// # Errors
     ///
@@ -87,19 +91,28 @@ impl Witness {
         };
         let lookup = |map: &Map, key| {
             let copies = map.lookup(key).map_err(io::Error::other)?;
-            Ok::<_, io::Error>(copies.into_iter().next().expect("an array has one value for each key"))
+            Ok::<_, io::Error>(
+                copies.into_iter().next().expect("an array has one value for each key"),
+            )
         };
         let passed = word(&lookup(&self.count, 0)?, 0);
+
         if passed > u64::from(self.room) {
-            return Err(io::Error::other(format!("{passed} packets passed, room for {}", self.room)));
+            return Err(io::Error::other(format!(
+                "{passed} packets passed, room for {}",
+                self.room
+            )));
         }
+
         let ahead_of_utc = tai_ahead_of_utc_ns()?;
         let mut devices = BTreeMap::<u64, Vec<u64>>::new();
+
         for packet in 0..passed as u32 {
             let record = lookup(&self.packets, packet)?;
             let times = devices.entry(word(&record, record::DEVICE)).or_default();
             times.push(word(&record, record::NANOS) - ahead_of_utc);
         }
+
         let counts: Vec<usize> = devices.values().map(Vec::len).collect();
         let mut with_all = devices.into_values().filter(|times| times.len() as u64 == count);
         match (with_all.next(), with_all.next()) {
@@ -114,8 +127,8 @@ impl Witness {
 /// CLOCK_TAI differs from UTC by a whole number of seconds.
 fn tai_ahead_of_utc_ns() -> io::Result<u64> {
     let seconds = |time: Timespec| time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
-    let ahead =
-        seconds(clock_gettime_dynamic(DynamicClockId::Tai)?) - seconds(clock_gettime(ClockId::Realtime));
+    let ahead = seconds(clock_gettime_dynamic(DynamicClockId::Tai)?)
+        - seconds(clock_gettime(ClockId::Realtime));
     Ok(ahead.round() as u64 * 1_000_000_000)
 }
 
@@ -124,8 +137,10 @@ fn noting(place: Place, count: &Map, packets: &Map) -> Vec<Insn> {
     let mut program = Assembler::new();
     let done = program.label();
     program.mov(Reg::R6, Reg::R1).call(Helper::KtimeTaiNs).mov(Reg::R7, Reg::R0);
+
     // The tracepoint's first argument: the receiving device, or the packet.
     program.load(Size::Double, Reg::R8, Reg::R6, 0);
+
     match place {
         Place::Redirects => {
             program.load(Size::Double, Reg::R1, Reg::R6, MAP_TYPE);
@@ -133,10 +148,19 @@ fn noting(place: Place, count: &Map, packets: &Map) -> Vec<Insn> {
         }
         Place::Arrivals => {
             program.mov(Reg::R1, Reg::R10).add(Reg::R1, i32::from(DEVICE)).mov(Reg::R2, 8);
-            program.mov(Reg::R3, Reg::R8).add(Reg::R3, DEVICE_OF_PACKET).call(Helper::ProbeReadKernel);
-            program.jump_if(Reg::R0, Condition::Ne, 0, done).load(Size::Double, Reg::R8, Reg::R10, DEVICE);
+            program
+                .mov(Reg::R3, Reg::R8)
+                .add(Reg::R3, DEVICE_OF_PACKET)
+                .call(Helper::ProbeReadKernel);
+            program.jump_if(Reg::R0, Condition::Ne, 0, done).load(
+                Size::Double,
+                Reg::R8,
+                Reg::R10,
+                DEVICE,
+            );
         }
     }
+
     program.store(Size::Word, Reg::R10, KEY, 0);
     program.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(KEY));
     program.load_map_fd(Reg::R1, count).call(Helper::MapLookup);
@@ -149,5 +173,6 @@ fn noting(place: Place, count: &Map, packets: &Map) -> Vec<Insn> {
     program.store(Size::Double, Reg::R0, record::DEVICE, Reg::R8);
     program.store(Size::Double, Reg::R0, record::NANOS, Reg::R7);
     program.bind(done).mov(Reg::R0, 0).exit();
+
     program.finish().expect("every label is bound once, and near")
 }

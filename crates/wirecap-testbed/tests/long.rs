@@ -1,4 +1,5 @@
-//! `.ci/long`, which runs the lanes of `make long`, with lanes that take a moment, in a repository of its own.
+//! `.ci/long`, which runs the lanes of `make long`, with lanes that take a moment, in a repository
+//! of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ impl Tree {
     fn new(lanes: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let root = std::env::temp_dir().join(format!("wirecap-long-{}-{number}", std::process::id()));
+        let root =
+            std::env::temp_dir().join(format!("wirecap-long-{}-{number}", std::process::id()));
         fs::create_dir_all(root.join(".ci")).unwrap();
         let tree = Self { root };
         fs::copy(Path::new(PROJECT).join(".ci/long"), tree.root.join(".ci/long")).unwrap();
@@ -39,7 +41,8 @@ impl Tree {
 
     fn git(&self, arguments: &[&str]) {
         let identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"];
-        let status = Command::new("git").args(identity).args(arguments).current_dir(&self.root).status();
+        let status =
+            Command::new("git").args(identity).args(arguments).current_dir(&self.root).status();
         assert!(status.expect("git").success(), "git {arguments:?}");
     }
 
@@ -87,7 +90,9 @@ impl Drop for Tree {
 }
 
 fn said(output: &Output) -> String {
-    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+    [&output.stdout, &output.stderr]
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        .concat()
 }
 
 /// A lane that covers `code`.
@@ -104,7 +109,8 @@ fn runs(tree: &Tree) -> usize {
 
 #[test]
 fn each_lane_of_the_list_has_a_command_and_paths_that_exist() {
-    let output = Command::new("python3").arg(Path::new(PROJECT).join(".ci/long")).arg("--check").output();
+    let output =
+        Command::new("python3").arg(Path::new(PROJECT).join(".ci/long")).arg("--check").output();
     let output = output.unwrap();
     assert!(output.status.success(), "{}", said(&output));
 }
@@ -211,8 +217,9 @@ fn a_signal_ends_the_processes_of_the_lane_and_the_next_call_continues() {
         let mut child = in_background(&tree);
         let processes = ["target/one", "target/other"].map(|file| tree.wait_for(file));
         assert!(processes.iter().all(|process| is_running(process)));
-        let status =
-            Command::new("/bin/kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
+        let status = Command::new("/bin/kill")
+            .args([&format!("-{signal}"), &child.id().to_string()])
+            .status();
         assert!(status.unwrap().success());
         assert!(!child.wait().unwrap().success(), "{signal}");
         assert!(!processes.iter().any(|process| is_running(process)), "{signal}");
@@ -260,7 +267,8 @@ fn no_lane_begins_after_the_time() {
 
 #[test]
 fn a_must_hold_without_a_command_is_listed_as_missing() {
-    let missing = "[[lane]]\nname = 'moon'\nholds = 'it works there'\nmissing = 'No machine is there.'\n";
+    let missing =
+        "[[lane]]\nname = 'moon'\nholds = 'it works there'\nmissing = 'No machine is there.'\n";
     let tree = Tree::new(&[&*lane("good", "true", ""), missing].concat());
     let (held, text) = tree.run(&[]);
     assert!(held && text.contains("1 have no command"), "{text}");
@@ -269,7 +277,10 @@ fn a_must_hold_without_a_command_is_listed_as_missing() {
         text.contains("moon") && text.contains("missing") && text.contains("No machine is there."),
         "{text}"
     );
-    assert!(text.contains("good                   held (") && text.contains("good holds"), "{text}");
+    assert!(
+        text.contains("good                   held (") && text.contains("good holds"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! No part of a test bed remains after it ends for any reason.
 //!
-//! The witness is a veth end in a second namespace, which disappears with the namespace of its peer.
+//! The witness is a veth end in a second namespace, which disappears with the namespace of its
+//! peer.
 
 use std::env;
 use std::fs;
@@ -44,7 +45,10 @@ fn a_namespace_and_its_interfaces_end_with_the_last_handle() {
     let here = Namespace::new().expect("a namespace");
     let pair = VethPair::new((&here, "a0"), (&there, "witness"), 1, 1500).expect("a pair");
     drop(here);
-    assert!(Interface::find(&there, "witness").is_ok(), "the pair's sending end holds its namespace");
+    assert!(
+        Interface::find(&there, "witness").is_ok(),
+        "the pair's sending end holds its namespace"
+    );
     drop(pair);
     assert!(witness_vanishes(&there));
 }
@@ -58,7 +62,8 @@ fn a_panic_leaves_nothing() {
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let here = Namespace::new().expect("a namespace");
         let pair = VethPair::new((&here, "a0"), (&there, "witness"), 1, 1500).expect("a pair");
-        let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
+        let mut generator =
+            Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
         let _run = generator.start(&[Load::endless(0)]).expect("a run");
         here.run_in(|| panic!("on purpose")).expect("in the namespace");
     }));
@@ -94,7 +99,8 @@ fn a_killed_process_leaves_neither_namespace_nor_program() {
     assert!(attached.iter().all(|(_, link)| !programs.contains(&link.program_id)));
 }
 
-/// Not a test itself: the process that `a_killed_process_leaves_neither_namespace_nor_program` kills.
+/// Not a test itself: the process that `a_killed_process_leaves_neither_namespace_nor_program`
+/// kills.
 #[test]
 #[ignore = "started by another test"]
 fn child_that_holds_a_test_bed() {
@@ -103,7 +109,8 @@ fn child_that_holds_a_test_bed() {
     let here = Namespace::new().expect("a namespace");
     let pair = VethPair::new((&here, "a0"), (&there, "witness"), 1, 1500).expect("a pair");
     let link = pass_program(&pair.receiver).expect("a program");
-    let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
+    let mut generator =
+        Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
     let _run = generator.start(&[Load::endless(0).per_second(10_000)]).expect("a run");
     println!("\nattached: {}", link.info().expect("its description").program_id);
     thread::sleep(3 * PATIENCE);
@@ -129,14 +136,19 @@ fn hosts_with_addresses_talk_to_each_other() {
     if !privileged() {
         return;
     }
-    let (here, there) = (Namespace::new().expect("a namespace"), Namespace::new().expect("a namespace"));
+    let here = Namespace::new().expect("a namespace");
+    let there = Namespace::new().expect("a namespace");
     let pair = VethPair::new((&here, "a0"), (&there, "a1"), 1, 1500).expect("a pair");
     pair.sender.add_address("10.0.0.1/24").expect("an address");
     pair.receiver.add_address("10.0.0.2/24").expect("an address");
     let socket_at = |namespace: &Namespace, address| {
-        namespace.run_in(|| UdpSocket::bind((address, 4242))).expect("in the namespace").expect("a socket")
+        namespace
+            .run_in(|| UdpSocket::bind((address, 4242)))
+            .expect("in the namespace")
+            .expect("a socket")
     };
-    let (near, far) = (socket_at(&here, "10.0.0.1"), socket_at(&there, "10.0.0.2"));
+    let near = socket_at(&here, "10.0.0.1");
+    let far = socket_at(&there, "10.0.0.2");
     near.send_to(b"hello", ("10.0.0.2", 4242)).expect("sent");
     far.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let mut buffer = [0; 16];
@@ -154,7 +166,8 @@ fn an_interface_that_is_not_there_is_named_in_the_error() {
     let namespace = Namespace::new().expect("a namespace");
     let error = Interface::find(&namespace, "nothing0").expect_err("there is none");
     assert_eq!(error.to_string(), "cannot describe interface nothing0");
-    let taken = VethPair::new((&namespace, "a0"), (&namespace, "a0"), 1, 1500).expect_err("one name for two");
+    let taken = VethPair::new((&namespace, "a0"), (&namespace, "a0"), 1, 1500)
+        .expect_err("one name for two");
     assert!(taken.to_string().starts_with("`ip link add a0 mtu 1500"), "{taken}");
 }
 

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use wirecap_testbed::{Counters, Generator, Load, Namespace, Traffic, VethPair, drop_program, privileged};
+use wirecap_testbed::{
+    Counters, Generator, Load, Namespace, Traffic, VethPair, drop_program, privileged,
+};
 
 /// Stops and continues the parent process, which interrupts its system calls.
 const DISTURB: &str = "for i in 1 2 3 4 5 6 7 8 9 10; do
@@ -20,7 +22,8 @@ fn a_run_that_signals_interrupt_sends_every_frame_once() {
     let mut counters = Counters::of(&pair.sender).expect("counters");
     for load in [Load::endless(0), Load::endless(0).per_second(200_000)] {
         counters.restart().expect("counters");
-        let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
+        let mut generator =
+            Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).expect("a generator");
         let run = generator.start(&[load]).expect("a run");
         let disturbed = Command::new("sh").args(["-c", DISTURB]).status().expect("a shell");
         assert!(disturbed.success());

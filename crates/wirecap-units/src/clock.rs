@@ -12,13 +12,15 @@ use crate::size;
 
 const NANOS: u64 = 1_000_000_000;
 
-/// The time zone of `TZ` or of `/etc/localtime`, or UTC if neither can be read. It is read once, like the C library does.
+/// The time zone of `TZ` or of `/etc/localtime`, or UTC if neither can be read. It is read once,
+/// like the C library does.
 fn zone() -> TimeZone {
     static ZONE: OnceLock<TimeZone> = OnceLock::new();
     ZONE.get_or_init(|| TimeZone::try_system().unwrap_or(TimeZone::UTC)).clone()
 }
 
-/// Local time at these seconds since the epoch. Years after 9999, which no capture has, become the year 9999.
+/// Local time at these seconds since the epoch. Years after 9999, which no capture has, become the
+/// year 9999.
 fn local(seconds: i64) -> ZonedDateTime {
     let timestamp = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
     timestamp.to_zoned_datetime(zone())
@@ -29,8 +31,8 @@ pub fn utc_offset(seconds: i64) -> i64 {
     local(seconds).offset().seconds().into()
 }
 
-/// The result of strftime(3) for the pattern at these seconds since the epoch, in local time, or the pattern itself if
-/// it has an unknown conversion.
+/// The result of strftime(3) for the pattern at these seconds since the epoch, in local time, or
+/// the pattern itself if it has an unknown conversion.
 pub fn format(pattern: &str, seconds: i64) -> String {
     format_zoned(pattern, &local(seconds))
 }
@@ -44,8 +46,8 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
-/// Parses a point in time to nanoseconds since the epoch: `18:00`, `2026-11-22T18:00:00.5`, `-10m`, or
-/// seconds since 1970.
+/// Parses a point in time to nanoseconds since the epoch: `18:00`, `2026-11-22T18:00:00.5`, `-10m`,
+/// or seconds since 1970.
 ///
 /// # Errors
 ///
@@ -55,23 +57,29 @@ pub fn time(text: &str) -> Result<u64, String> {
 }
 
 fn time_at(text: &str, now: u64) -> Result<u64, String> {
-    let expected =
-        || format!("invalid time {text:?}: expected 2026-11-22T18:00:00, 18:00, -10m or seconds since 1970");
+    let expected = || {
+        format!(
+            "invalid time {text:?}: expected 2026-11-22T18:00:00, 18:00, -10m or seconds since 1970"
+        )
+    };
+
     if let Some(before) = text.strip_prefix('-') {
         let before = size::duration(before)?;
         return Ok(now.saturating_sub(before.as_nanos() as u64));
     }
+
     let (whole, fraction) = text.trim_end_matches('Z').split_once('.').map_or(
         (text.trim_end_matches('Z'), 0),
         |(whole, digits)| {
-            let nanos =
-                (!digits.is_empty() && digits.len() <= 9).then(|| format!("{digits:0<9}").parse().ok());
+            let nanos = (!digits.is_empty() && digits.len() <= 9)
+                .then(|| format!("{digits:0<9}").parse().ok());
             (whole, nanos.flatten().unwrap_or(u64::MAX))
         },
     );
     if fraction >= NANOS {
         return Err(expected());
     }
+
     let of_seconds = |seconds: i64| {
         let nanos = u64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(NANOS));
         nanos.and_then(|nanos| nanos.checked_add(fraction)).ok_or_else(expected)
@@ -80,18 +88,22 @@ fn time_at(text: &str, now: u64) -> Result<u64, String> {
     if let Some(seconds) = whole.parse::<u32>().ok().filter(|_| !is_utc) {
         return of_seconds(seconds.into());
     }
+
     let (date, clock) = match whole.split_once(['T', ' ']) {
         Some((date, clock)) => (Some(date), clock),
         None if whole.contains(':') => (None, whole),
         None => (Some(whole), "00:00"),
     };
     let zone = if is_utc { TimeZone::UTC } else { zone() };
+
     let day = match date {
         Some(date) => day(date).ok_or_else(expected)?,
         None => local((now / NANOS).cast_signed()).with_time_zone(zone.clone()).datetime(),
     };
     let time = at(day, clock).ok_or_else(expected)?;
-    // A time that the clock skips is the one after it, and one that it has twice is the first, as with mktime(3).
+
+    // A time that the clock skips is the one after it, and one that it has twice is the first, as
+    // with mktime(3).
     let zoned = time.to_zoned_datetime(zone).map_err(|_| expected())?;
     of_seconds(zoned.timestamp().as_second())
 }
@@ -105,14 +117,16 @@ fn day(date: &str) -> Option<DateTime> {
     DateTime::new(year, month.try_into().ok()?, day.try_into().ok()?, 0, 0, 0, 0).ok()
 }
 
-/// The time on this day of a clock that shows `18:00` or `18:00:05`. A leap second is the next minute's first.
+/// The time on this day of a clock that shows `18:00` or `18:00:05`. A leap second is the next
+/// minute's first.
 fn at(day: DateTime, clock: &str) -> Option<DateTime> {
     let (hour, minute, second) = match numbers(clock, ':')?[..] {
         [hour, minute] => (hour, minute, 0),
         [hour, minute, second @ 0..=60] => (hour, minute, second),
         _ => return None,
     };
-    let (hour, minute) = (hour.try_into().ok()?, minute.try_into().ok()?);
+    let hour = hour.try_into().ok()?;
+    let minute = minute.try_into().ok()?;
     let minute = DateTime::new(day.year(), day.month(), day.day(), hour, minute, 0, 0).ok()?;
     minute.checked_add(i64::from(second).seconds()).ok()
 }
@@ -125,7 +139,8 @@ fn at(day: DateTime, clock: &str) -> Option<DateTime> {
 pub fn check_order(from: Option<u64>, to: Option<u64>) -> Result<(), String> {
     match (from, to) {
         (Some(from), Some(to)) if from >= to => {
-            let (from, to) = (text(from), text(to));
+            let from = text(from);
+            let to = text(to);
             Err(format!("--from {from} is not before --to {to}: no packet can match"))
         }
         _ => Ok(()),
@@ -133,7 +148,8 @@ pub fn check_order(from: Option<u64>, to: Option<u64>) -> Result<(), String> {
 }
 
 fn numbers(text: &str, separator: char) -> Option<Vec<i16>> {
-    let number = |part: &str| part.parse().ok().filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()));
+    let number =
+        |part: &str| part.parse().ok().filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()));
     text.split(separator).map(number).collect()
 }
 
@@ -152,7 +168,8 @@ fn text_to_second(nanos: u64) -> String {
 
 /// Formats a time range to the second; the date is printed once if it is the same.
 pub fn span(first: u64, last: u64) -> String {
-    let (first, last) = (text_to_second(first), text_to_second(last));
+    let first = text_to_second(first);
+    let last = text_to_second(last);
     let is_same_day = first[..10] == last[..10];
     format!("{first} to {}", if is_same_day { &last[11..] } else { &last })
 }
@@ -187,8 +204,10 @@ mod tests {
         ] {
             assert_eq!(time_at(text, now), Ok(nanos), "{text}");
         }
+
         assert_eq!(time_at(&super::text(now), now), Ok(now));
         assert_eq!(time_at(&super::text(now)[11..19], now), Ok(now));
+
         for bad in [
             "",
             "x",
@@ -212,7 +231,8 @@ mod tests {
             "%Y-%m-%d %H:%M:%S %I %j %u %w %U %W %V %G %g %C %y %s %a %A %b %B %h %p %P %Z %z";
         for zone in ["CET-1CEST,M3.5.0,M10.5.0/3", "EST5EDT,M3.2.0,M11.1.0", "IST-5:30", "UTC0"] {
             // The beginning and end of summer time, turns of years, a leap day, and times between.
-            let edges = [0, 951_782_400, 1_743_296_400, 1_761_440_400, 1_762_063_200, 1_767_225_600];
+            let edges =
+                [0, 951_782_400, 1_743_296_400, 1_761_440_400, 1_762_063_200, 1_767_225_600];
             for seconds in
                 edges.iter().flat_map(|edge| [edge - 1, *edge, edge + 86_399]).filter(|&at| at >= 0)
             {

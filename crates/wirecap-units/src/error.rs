@@ -41,7 +41,11 @@ mod tests {
     #[test]
     fn each_cause_is_in_the_text_once() {
         let of = |texts: [&'static str; 3]| {
-            texts.into_iter().rev().fold(None, |cause, text| Some(Box::new(Layer(text, cause)))).unwrap()
+            texts
+                .into_iter()
+                .rev()
+                .fold(None, |cause, text| Some(Box::new(Layer(text, cause))))
+                .unwrap()
         };
         let different = of(["cannot open x", "request failed", "timed out"]);
         assert_eq!(causes(&*different), "cannot open x: request failed: timed out");

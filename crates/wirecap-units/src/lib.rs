@@ -1,5 +1,5 @@
-//! Parsing and formatting of sizes, counts, rates, times and errors, and handling of output files, for
-//! command lines; and repeatable random numbers.
+//! Parsing and formatting of sizes, counts, rates, times and errors, and handling of output files,
+//! for command lines; and repeatable random numbers.
 
 pub mod clock;
 pub mod error;

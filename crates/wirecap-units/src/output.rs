@@ -8,7 +8,8 @@ pub fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// The result of writing to standard output. It is not an error if the reader closes the pipe early.
+/// The result of writing to standard output. It is not an error if the reader closes the pipe
+/// early.
 ///
 /// # Errors
 ///
@@ -22,8 +23,8 @@ pub fn unless_reader_ended(outcome: io::Result<()>) -> Result<(), String> {
     }
 }
 
-/// Checks that standard output is not a terminal, which cannot display binary data such as `what` and may
-/// interpret it as control sequences.
+/// Checks that standard output is not a terminal, which cannot display binary data such as `what`
+/// and may interpret it as control sequences.
 ///
 /// # Errors
 ///
@@ -35,7 +36,8 @@ pub fn refuse_terminal(what: &str, advice: &str) -> Result<(), String> {
     }
 }
 
-/// The error message if the file at `path` cannot be created, for a command with the option `--force`.
+/// The error message if the file at `path` cannot be created, for a command with the option
+/// `--force`.
 pub fn cannot_write(path: &Path, error: &io::Error) -> String {
     let advice = match error.kind() {
         io::ErrorKind::AlreadyExists => "; --force replaces it",

@@ -1,8 +1,8 @@
 //! Repeatable random numbers.
 
-/// Pseudorandom numbers that depend only on the seed: SplitMix64 (Steele, Lea and Flood, *Fast Splittable
-/// Pseudorandom Number Generators*, OOPSLA 2014). Implemented here, because a seed must give the same run in
-/// every version.
+/// Pseudorandom numbers that depend only on the seed: SplitMix64 (Steele, Lea and Flood, *Fast
+/// Splittable Pseudorandom Number Generators*, OOPSLA 2014). Implemented here, because a seed must
+/// give the same run in every version.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -62,7 +62,8 @@ mod tests {
     fn a_seed_gives_the_same_numbers_in_every_version() {
         // The first numbers of the authors' reference implementation for seed 1234567.
         let mut random = Random::new(1_234_567);
-        let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        let expected =
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!([random.bits(), random.bits(), random.bits()], expected);
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// A number of bytes with an optional unit: `65536`, `512K`, `512M`, `2G`, also `512MiB`. Units are powers of
-/// 1,024.
+/// A number of bytes with an optional unit: `65536`, `512K`, `512M`, `2G`, also `512MiB`. Units are
+/// powers of 1,024.
 ///
 /// # Errors
 ///
@@ -11,7 +11,12 @@ use std::time::Duration;
 pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim_end_matches("iB").trim_end_matches(['b', 'B']).to_ascii_uppercase().as_str() {
+    let shift = match unit
+        .trim_end_matches("iB")
+        .trim_end_matches(['b', 'B'])
+        .to_ascii_uppercase()
+        .as_str()
+    {
         "" => 0,
         "K" => 10,
         "M" => 20,
@@ -19,6 +24,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         "T" => 40,
         _ => return Err(format!("unknown unit {unit:?}: expected K, M, G or T")),
     };
+
     let number: u64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
     number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
 }
@@ -26,13 +32,17 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 /// Longer than any useful duration, and short enough for nanoseconds in 64 bits.
 const HOURS_MAX: f64 = 1e6;
 
-/// A duration with units, larger units first: `500ms`, `5m`, `1h30m`, `7d`; a number alone is in seconds.
+/// A duration with units, larger units first: `500ms`, `5m`, `1h30m`, `7d`; a number alone is in
+/// seconds.
 ///
 /// # Errors
 ///
 /// The fault in the text.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let (mut rest, mut seconds, mut largest) = (text, 0.0, f64::INFINITY);
+    let mut rest = text;
+    let mut seconds = 0.0;
+    let mut largest = f64::INFINITY;
+
     while !rest.is_empty() || largest.is_infinite() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (number, behind) = rest.split_at(digits);
@@ -51,18 +61,21 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         if length >= largest {
             return Err("expected larger units before smaller ones, as in 1h30m".to_owned());
         }
+
         let number: f64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
         seconds += number * length;
         (rest, largest) = (behind, length);
     }
+
     if seconds > HOURS_MAX * 3600.0 {
         return Err("expected at most 1000000h".to_owned());
     }
+
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// A number per second with an optional unit: `500`, `10k`, `1.5M`, `10kpps`. Units are powers of 1,000; at
-/// least 1.
+/// A number per second with an optional unit: `500`, `10k`, `1.5M`, `10kpps`. Units are powers of
+/// 1,000; at least 1.
 ///
 /// # Errors
 ///
@@ -78,6 +91,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
         "G" => 1e9,
         _ => return Err(format!("unknown unit {unit:?}: expected k, M, G, kpps, Mpps or Gpps")),
     };
+
     let number: f64 = number.parse().map_err(|_| "expected a number first".to_owned())?;
     let per_second = (number * factor).round();
     if (1.0..=1e12).contains(&per_second) {
@@ -162,6 +176,7 @@ mod tests {
         assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(duration("1w2d3h4m5s6ms"), Ok(Duration::from_millis(788_645_006)));
+
         for bad in [
             "",
             "s",

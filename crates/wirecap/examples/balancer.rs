@@ -1,5 +1,6 @@
-//! A load balancer. It distributes the packets of the front interface over the back interfaces by flow, and sends
-//! packets from the back interfaces to the front. Both directions of a connection use the same back interface.
+//! A load balancer. It distributes the packets of the front interface over the back interfaces by
+//! flow, and sends packets from the back interfaces to the front. Both directions of a connection
+//! use the same back interface.
 //!
 //! `balancer FRONT BACK...`: FRONT and BACK are interfaces. Ctrl-C ends it.
 
@@ -32,7 +33,11 @@ fn balance(mut worker: Worker, capture: &Capture) -> Result<(), Box<dyn Error + 
     Ok(())
 }
 
-fn take_chunks(worker: &mut Worker, front: &mut Port, backs: &mut [Port]) -> Result<(), CaptureError> {
+fn take_chunks(
+    worker: &mut Worker,
+    front: &mut Port,
+    backs: &mut [Port],
+) -> Result<(), CaptureError> {
     let count = backs.len() as u64;
     while let Some(mut chunk) = worker.next_chunk()? {
         if chunk.interface_index() > 0 {
@@ -41,7 +46,8 @@ fn take_chunks(worker: &mut Worker, front: &mut Port, backs: &mut [Port]) -> Res
             continue;
         }
         for packet in chunk.drain() {
-            // Uses the high bits of the hash, so that the next machine can distribute by the low bits.
+            // Uses the high bits of the hash, so that the next machine can distribute by the low
+            // bits.
             let back = (u64::from(flow_hash(packet.data())) * count) >> 32;
             backs[back as usize].send(packet);
         }

@@ -1,4 +1,5 @@
-//! A firewall as a bump in the wire: inside hosts may start conversations, outside hosts may only answer.
+//! A firewall as a bump in the wire: inside hosts may start conversations, outside hosts may only
+//! answer.
 //!
 //! `firewall INSIDE OUTSIDE`: two interfaces. Ctrl-C ends it.
 
@@ -13,22 +14,25 @@ use wirecap::{Capture, CaptureError, OpenError, Worker};
 
 /// Idle time after which a conversation is over.
 const SILENCE: Duration = Duration::from_secs(120);
-/// Maximum number of conversations. While there are as many, packets that would begin another are refused.
+/// Maximum number of conversations. While there are as many, packets that would begin another are
+/// refused.
 const CONVERSATIONS_MAX: usize = 1 << 20;
 /// Time between searches for conversations that are over, each of which reads the whole table.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A TCP or UDP conversation: protocol, and both endpoints in ascending order, which is the same in both directions.
+/// A TCP or UDP conversation: protocol, and both endpoints in ascending order, which is the same in
+/// both directions.
 type Conversation = (u8, (IpAddr, u16), (IpAddr, u16));
 
 /// What decides about a packet.
 enum Kind {
     /// TCP or UDP.
     Conversation(Conversation),
-    /// ARP, ICMP, neighbour discovery, multicast listener discovery; a later fragment, which is of no use without the
-    /// first.
+    /// ARP, ICMP, neighbour discovery, multicast listener discovery; a later fragment, which is of
+    /// no use without the first.
     Service,
-    /// Other packets, also those with a VLAN tag, or an IPv6 extension header other than hop-by-hop options.
+    /// Other packets, also those with a VLAN tag, or an IPv6 extension header other than hop-by-hop
+    /// options.
     Other,
 }
 
@@ -85,7 +89,9 @@ fn kind(frame: &[u8]) -> Kind {
 /// Returns `None` if the frame is not IP, or is truncated.
 fn kind_of_ip(frame: &[u8]) -> Option<Kind> {
     let packet = frame.get(14..)?;
-    let (protocol, source, destination, segment): (_, IpAddr, IpAddr, _) = match frame.get(12..14)? {
+    let (protocol, source, destination, segment): (_, IpAddr, IpAddr, _) = match frame
+        .get(12..14)?
+    {
         [0x08, 0x00] => {
             let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
             let header_bytes = usize::from(packet.first()? & 0x0f) * 4;
@@ -97,7 +103,8 @@ fn kind_of_ip(frame: &[u8]) -> Option<Kind> {
         }
         [0x86, 0xdd] => {
             let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
-            let (mut protocol, mut segment) = (*packet.get(6)?, packet.get(40..)?);
+            let mut protocol = *packet.get(6)?;
+            let mut segment = packet.get(40..)?;
             // Every multicast listener report is behind hop-by-hop options (RFC 3810, section 5).
             if protocol == 0 {
                 let options_bytes = (usize::from(*segment.get(1)?) + 1) * 8;
@@ -111,7 +118,8 @@ fn kind_of_ip(frame: &[u8]) -> Option<Kind> {
     Some(match protocol {
         1 | 58 => Kind::Service,
         6 | 17 => {
-            let (one, other) = ((source, port(0)?), (destination, port(2)?));
+            let one = (source, port(0)?);
+            let other = (destination, port(2)?);
             Kind::Conversation((protocol, one.min(other), one.max(other)))
         }
         _ => Kind::Other,
@@ -124,7 +132,10 @@ pub(crate) fn open(inside: &str, outside: &str) -> Result<Capture, OpenError> {
 }
 
 /// Forwards until the capture is stopped.
-pub(crate) fn run(capture: &Capture, firewall: &Mutex<Firewall>) -> Result<(), Box<dyn Error + Send + Sync>> {
+pub(crate) fn run(
+    capture: &Capture,
+    firewall: &Mutex<Firewall>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     thread::scope(|scope| {
         let work = |worker| scope.spawn(|| forward(worker, capture, firewall));
         let workers: Vec<_> = capture.workers().into_iter().map(work).collect();
@@ -133,7 +144,11 @@ pub(crate) fn run(capture: &Capture, firewall: &Mutex<Firewall>) -> Result<(), B
     Ok(())
 }
 
-fn forward(mut worker: Worker, capture: &Capture, firewall: &Mutex<Firewall>) -> Result<(), CaptureError> {
+fn forward(
+    mut worker: Worker,
+    capture: &Capture,
+    firewall: &Mutex<Firewall>,
+) -> Result<(), CaptureError> {
     let names = [&capture.interfaces()[1], &capture.interfaces()[0]].map(|to| &to.device.name);
     // The output port of each interface's packets.
     let mut ports = names.map(|name| capture.port(name).expect("the capture forwards"));
@@ -157,7 +172,9 @@ fn forward(mut worker: Worker, capture: &Capture, firewall: &Mutex<Firewall>) ->
 #[allow(dead_code, reason = "a test has its own way to end")]
 fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let names: Vec<String> = std::env::args().skip(1).collect();
-    let [inside, outside] = &names[..] else { return Err("give two interfaces: INSIDE OUTSIDE".into()) };
+    let [inside, outside] = &names[..] else {
+        return Err("give two interfaces: INSIDE OUTSIDE".into());
+    };
     let capture = open(inside, outside)?;
     let stopper = capture.stopper();
     let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT])?;

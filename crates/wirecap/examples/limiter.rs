@@ -1,5 +1,5 @@
-//! A rate limiter as a bump in the wire. It limits each direction to a number of bits per second and drops the packets
-//! that exceed it.
+//! A rate limiter as a bump in the wire. It limits each direction to a number of bits per second
+//! and drops the packets that exceed it.
 //!
 //! `limiter A B MBIT`: two interfaces and the rate in Mbit/s. Ctrl-C ends it.
 
@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use wirecap::{Capture, CaptureError, OpenError, Worker};
 
-/// A token bucket, in bytes. It fills at the allowed rate; each forwarded packet removes its length.
+/// A token bucket, in bytes. It fills at the allowed rate; each forwarded packet removes its
+/// length.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     bytes_per_second: f64,
@@ -27,7 +28,13 @@ impl Bucket {
     pub(crate) fn new(bits_per_second: f64, capacity_bytes: u32) -> Self {
         let capacity_bytes = capacity_bytes.into();
         let bytes_per_second = bits_per_second / 8.0;
-        Self { bytes_per_second, capacity_bytes, bytes: capacity_bytes, filled: Instant::now(), dropped: 0 }
+        Self {
+            bytes_per_second,
+            capacity_bytes,
+            bytes: capacity_bytes,
+            filled: Instant::now(),
+            dropped: 0,
+        }
     }
 
     fn fill(&mut self, now: Instant) {
@@ -64,12 +71,17 @@ pub(crate) fn run(
     Ok(())
 }
 
-fn forward(mut worker: Worker, capture: &Capture, buckets: &[Mutex<Bucket>; 2]) -> Result<(), CaptureError> {
+fn forward(
+    mut worker: Worker,
+    capture: &Capture,
+    buckets: &[Mutex<Bucket>; 2],
+) -> Result<(), CaptureError> {
     let names = [&capture.interfaces()[1], &capture.interfaces()[0]].map(|to| &to.device.name);
     // The output port of each interface's packets.
     let mut ports = names.map(|name| capture.port(name).expect("the capture forwards"));
     while let Some(mut chunk) = worker.next_chunk()? {
-        let (port, bucket) = (&mut ports[chunk.interface_index()], &buckets[chunk.interface_index()]);
+        let port = &mut ports[chunk.interface_index()];
+        let bucket = &buckets[chunk.interface_index()];
         // Once per chunk, not per packet.
         let mut bucket = bucket.lock().expect("no thread panics with the lock");
         bucket.fill(Instant::now());
@@ -87,7 +99,9 @@ fn forward(mut worker: Worker, capture: &Capture, buckets: &[Mutex<Bucket>; 2]) 
 #[allow(dead_code, reason = "a test has its own way to end")]
 fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [a, b, mbit] = &arguments[..] else { return Err("give two interfaces and a rate: A B MBIT".into()) };
+    let [a, b, mbit] = &arguments[..] else {
+        return Err("give two interfaces and a rate: A B MBIT".into());
+    };
     let bits_per_second = mbit.parse::<f64>()? * 1e6;
     let capture = open(a, b)?;
     let stopper = capture.stopper();

@@ -44,14 +44,16 @@ impl<T> AppendVec<T> {
         self.seats.first().and_then(OnceLock::get)
     }
 
-    /// Takes the next seat; returns `item` if none is free. Only one thread may call this at a time.
+    /// Takes the next seat; returns `item` if none is free. Only one thread may call this at a
+    /// time.
     pub(crate) fn push(&self, item: T) -> Result<usize, T> {
         let index = self.len();
         match self.seats.get(index) {
             Some(seat) => seat.set(item)?,
             None => return Err(item),
         }
-        // Release pairs with the acquire in `len`: a thread that sees the seat also sees its contents.
+        // Release pairs with the acquire in `len`: a thread that sees the seat also sees its
+        // contents.
         self.taken.store(index + 1, Ordering::Release);
         Ok(index)
     }
@@ -82,14 +84,19 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while seats.len() < seats.room() {
-                        let (len, all) = (seats.len(), seats.iter().copied().collect::<Vec<_>>());
-                        assert!(all.len() >= len && all.iter().enumerate().all(|(at, item)| at == *item));
+                        let len = seats.len();
+                        let all = seats.iter().copied().collect::<Vec<_>>();
+                        assert!(
+                            all.len() >= len
+                                && all.iter().enumerate().all(|(at, item)| at == *item)
+                        );
                         assert_eq!(seats[len - 1], len - 1);
                     }
                 });
             }
             (2..1002).for_each(|item| assert_eq!(seats.push(item), Ok(item)));
         });
+
         assert_eq!(seats.push(7), Err(7), "there is no more room");
     }
 }

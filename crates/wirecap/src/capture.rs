@@ -218,7 +218,8 @@ struct Attached {
     /// Its index among the interfaces.
     index: usize,
     geometry: Geometry,
-    /// Unbound packet sockets, for handing the interface back to the host; a failed attempt uses some up.
+    /// Unbound packet sockets, for handing the interface back to the host; a failed attempt uses
+    /// some up.
     standby: Vec<PacketSocket>,
     /// Number of rings on it after it was handed back.
     rings_on_return: u32,
@@ -322,12 +323,16 @@ impl Shared {
             return Err(OpenError::NoRoom { ring: name });
         };
         let mut outcome = Ok(());
-        ring.watch(&mut |descriptor| outcome = outcome.and(watch(&self.alarms[worker], descriptor)));
+
+        ring.watch(&mut |descriptor| {
+            outcome = outcome.and(watch(&self.alarms[worker], descriptor))
+        });
         outcome.map_err(|errno| OpenError::System {
             action: "wait for packets of another ring".to_owned(),
             source: errno.into(),
         })?;
         self.wake(worker);
+
         Ok(())
     }
 
@@ -351,7 +356,8 @@ impl Shared {
     /// The rings of an interface, each with its home worker.
     fn rings_of(&self, interface: usize) -> impl Iterator<Item = (usize, &Arc<dyn Ring>)> {
         let rings = self.group.rings().iter().enumerate();
-        let of_interface = rings.filter(move |(_, ring)| ring.identity().interface_index == interface);
+        let of_interface =
+            rings.filter(move |(_, ring)| ring.identity().interface_index == interface);
         of_interface.map(|(index, ring)| (self.group.home_of(index), ring))
     }
 
@@ -374,8 +380,10 @@ impl Shared {
     pub(crate) fn failure_of(&self, worker: usize) -> Option<CaptureError> {
         let failures = lock(&self.failures);
         let failed = |(interface, failure): &(usize, Failure)| {
-            let mut home =
-                self.group.home(worker).filter(|ring| ring.identity().interface_index == *interface);
+            let mut home = self
+                .group
+                .home(worker)
+                .filter(|ring| ring.identity().interface_index == *interface);
             let is_drained = |ring: &Arc<dyn Ring>| ring.is_empty();
             home.next()
                 .is_some_and(|first| is_drained(first) && home.all(is_drained))
@@ -388,14 +396,19 @@ impl Shared {
         if self.left.load(Ordering::SeqCst) {
             return;
         }
+
         let mut running = lock(&self.running);
         if running.end.is_some() {
             return;
         }
+
         running.interfaces.iter_mut().for_each(|attached| attached.look_at_end(self));
         running.interfaces.iter_mut().for_each(|attached| attached.compare_at_end(self));
         running.end = Some(running.so_far(self.started.elapsed()));
-        let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
+
+        let attachments =
+            running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
+
         // All of them, even if the first one fails.
         let uncertain = attachments.map(Attachment::detach).filter(|certain| !certain).count();
         let former = running.interfaces.iter_mut().filter_map(|interface| interface.former.take());
@@ -426,8 +439,8 @@ impl Capture {
         CaptureBuilder::new(vec![source.into()], None)
     }
 
-    /// Reads a savefile as if its packets were being captured (the engine `file`): one ring, which ends with the file.
-    /// pcapng and pcap, plain or compressed with gzip or Zstandard.
+    /// Reads a savefile as if its packets were being captured (the engine `file`): one ring, which
+    /// ends with the file. pcapng and pcap, plain or compressed with gzip or Zstandard.
     pub fn file(path: impl Into<PathBuf>) -> CaptureBuilder {
         CaptureBuilder::new(Vec::new(), Some(path.into()))
     }
@@ -445,6 +458,7 @@ impl Capture {
             source: errno.into(),
         };
         let mut alarms = Vec::new();
+
         for worker in 0..group.workers() {
             let alarm = Alarm::new().map_err(failed)?;
             let mut outcome = Ok(());
@@ -454,15 +468,22 @@ impl Capture {
             outcome.map_err(failed)?;
             alarms.push(alarm);
         }
+
         let all = running.interfaces.iter().find_map(|attached| attached.all.as_ref());
         let seen = all.map(|all| all.seen());
         let watched = running.builder.watched && !interfaces.is_empty();
         let look_period = running.builder.look_period;
-        let delay = interfaces.iter().map(|interface| interface.reception.delay()).max().unwrap_or_default();
+
+        let delay = interfaces
+            .iter()
+            .map(|interface| interface.reception.delay())
+            .max()
+            .unwrap_or_default();
         let events = watched.then(Events::new).transpose().map_err(|source| OpenError::System {
             action: "listen to the kernel's messages about interfaces".to_owned(),
             source,
         })?;
+
         let shared = Arc::new(Shared {
             bells: alarms.iter().map(Alarm::bell).collect(),
             alarms: alarms.iter().map(Alarm::epoll).collect(),
@@ -479,11 +500,14 @@ impl Capture {
         });
         let begin = |attached: &mut Attached| attached.begin_comparison(&shared);
         lock(&shared.running).interfaces.iter_mut().for_each(begin);
+
         let placements = Machine::this().place(pin, &shared.group.first_rings());
         let worker = |(index, (alarm, placement)): (usize, (Alarm, &Placement))| {
             Worker::new(Arc::clone(&shared), index, alarm, placement.clone())
         };
-        let workers = Mutex::new(alarms.into_iter().zip(&placements).enumerate().map(worker).collect());
+        let workers =
+            Mutex::new(alarms.into_iter().zip(&placements).enumerate().map(worker).collect());
+
         let keeper = shared.group.unattended().map(|posted| {
             Keeper::start(&shared, keeper::period(posted))
                 .map_err(|source| OpenError::System { action: "start a thread".to_owned(), source })
@@ -491,10 +515,26 @@ impl Capture {
         let keeper = keeper.transpose()?;
         let events = shared.events.clone();
         let watcher = events.map(|events| Watcher::start(&shared, events, look_period)).transpose();
-        let watcher = watcher
-            .map_err(|source| OpenError::System { action: "watch the interfaces".to_owned(), source })?;
-        let (_keeper, _watcher, _claims) = (keeper, watcher, claims);
-        Ok(Self { shared, interfaces, workers, placements, geometry, seen, _keeper, _watcher, _claims })
+        let watcher = watcher.map_err(|source| OpenError::System {
+            action: "watch the interfaces".to_owned(),
+            source,
+        })?;
+
+        let _keeper = keeper;
+        let _watcher = watcher;
+        let _claims = claims;
+
+        Ok(Self {
+            shared,
+            interfaces,
+            workers,
+            placements,
+            geometry,
+            seen,
+            _keeper,
+            _watcher,
+            _claims,
+        })
     }
 
     /// A capture over rings that were opened elsewhere, without an interface.
@@ -523,15 +563,15 @@ impl Capture {
         std::mem::take(&mut *lock(&self.workers))
     }
 
-    /// The current rings, in the order of [`Chunk::ring_index`](crate::Chunk::ring_index). More may be added at the end
-    /// while the capture runs, up to [`most_rings`](Self::most_rings).
+    /// The current rings, in the order of [`Chunk::ring_index`](crate::Chunk::ring_index). More may
+    /// be added at the end while the capture runs, up to [`most_rings`](Self::most_rings).
     pub fn rings(&self) -> Vec<RingName> {
         self.shared.group.rings().iter().map(|ring| ring.identity().name.clone()).collect()
     }
 
-    /// Maximum time from a packet's timestamp until it can be captured, with the engines that are in use: longer after an
-    /// interface was handed back to the host ([`Event::HandedBack`]). To order packets of several rings, wait this long for
-    /// a ring without packets.
+    /// Maximum time from a packet's timestamp until it can be captured, with the engines that are
+    /// in use: longer after an interface was handed back to the host ([`Event::HandedBack`]). To
+    /// order packets of several rings, wait this long for a ring without packets.
     pub fn delay(&self) -> Duration {
         Duration::from_nanos(self.shared.delay_nanos.load(Ordering::Relaxed))
     }
@@ -551,12 +591,14 @@ impl Capture {
         &self.interfaces
     }
 
-    /// The interfaces that the capture names: all but the one that stands for [all interfaces](Source::any).
+    /// The interfaces that the capture names: all but the one that stands for
+    /// [all interfaces](Source::any).
     pub fn named_interfaces(&self) -> impl Iterator<Item = &Interface> {
         self.interfaces.iter().filter(|interface| !interface.device.is_all())
     }
 
-    /// The interfaces of a capture of [all interfaces](Source::any), up to now; `None` if the capture names its interfaces.
+    /// The interfaces of a capture of [all interfaces](Source::any), up to now; `None` if the
+    /// capture names its interfaces.
     pub fn seen_interfaces(&self) -> Option<SeenInterfaces> {
         self.seen.clone()
     }
@@ -577,26 +619,36 @@ impl Capture {
         let of_interface = |(index, (interface, attached)): (usize, (&Interface, &Attached))| {
             let is_here = |ring: &&Arc<dyn Ring>| ring.identity().interface_index == index;
             let here = self.shared.group.rings().iter().filter(is_here);
-            let super_packets = here.map(|ring| rings[ring.identity().index].account.super_packets).sum();
+            let super_packets =
+                here.map(|ring| rings[ring.identity().index].account.super_packets).sum();
             let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
             let frames = end.own_frames.get(index).copied().unwrap_or(0);
             #[cfg(sabotage)]
             let frames = if crate::sabotage::is("own-frames-uncounted") { 0 } else { frames };
             let name = interface.device.name.clone();
             let own = (frames > 0).then_some(Warning::OwnFrames { interface: name, frames });
+
             interface.warnings(super_packets, unplaced, attached.tags_matter).into_iter().chain(own)
         };
+
         let long = |seen: &SeenInterface| {
             let interface = seen.name.clone();
             Warning::SuperPackets { interface, packets: seen.super_packets }
         };
         let long = seen.iter().filter(|seen| seen.super_packets > 0).map(long);
-        let warnings =
-            interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings()).chain(long);
-        warnings.chain(running.last_packets_uncertain.then_some(Warning::LastPacketsUncertain)).collect()
+        let warnings = interfaces
+            .enumerate()
+            .flat_map(of_interface)
+            .chain(running.filter_warnings())
+            .chain(long);
+
+        warnings
+            .chain(running.last_packets_uncertain.then_some(Warning::LastPacketsUncertain))
+            .collect()
     }
 
-    /// The engine's name in the ledger: `xdp` or `packet`, both if interfaces differ, or `file` or `sim`.
+    /// The engine's name in the ledger: `xdp` or `packet`, both if interfaces differ, or `file` or
+    /// `sim`.
     fn engine(&self, running: &Running) -> &'static str {
         let handed_back = running.interfaces.iter().any(|attached| attached.was_handed_back);
         let uses = |engine| {
@@ -613,11 +665,12 @@ impl Capture {
         }
     }
 
-    /// What the settings guarantee if a worker needs `cost` per packet; `None` in basic mode. The engine `packet`
-    /// guarantees less, because its blocks are reused in order.
+    /// What the settings guarantee if a worker needs `cost` per packet; `None` in basic mode. The
+    /// engine `packet` guarantees less, because its blocks are reused in order.
     pub fn guarantee(&self, cost: Duration) -> Option<Guarantee> {
         let Mode::Advanced(threshold) = self.shared.group.mode() else { return None };
-        let (workers, home_rings) = (self.shared.group.workers(), self.shared.group.home_rings());
+        let workers = self.shared.group.workers();
+        let home_rings = self.shared.group.home_rings();
         let rings = self.shared.group.rings().iter();
         let sizes = rings.map(|ring| ring.size());
         let shares = sizes.map(|size| f64::from(size.usable) / f64::from(size.capacity));
@@ -635,20 +688,20 @@ impl Capture {
         self.shared.group.mode().notation(self.geometry.chunk_cells, self.geometry.chunks)
     }
 
-    /// The number of packets that wait in each ring, in the order of [`rings`](Self::rings): a snapshot. With the
-    /// engine `packet`, the memory that they use, in cells.
+    /// The number of packets that wait in each ring, in the order of [`rings`](Self::rings): a
+    /// snapshot. With the engine `packet`, the memory that they use, in cells.
     pub fn backlogs(&self) -> Vec<u32> {
         self.shared.group.rings().iter().map(|ring| ring.backlog()).collect()
     }
 
-    /// Whether no packets wait, for each ring in the order of [`rings`](Self::rings): a snapshot. Costs less than
-    /// [`backlogs`](Self::backlogs).
+    /// Whether no packets wait, for each ring in the order of [`rings`](Self::rings): a snapshot.
+    /// Costs less than [`backlogs`](Self::backlogs).
     pub fn empty_rings(&self) -> Vec<bool> {
         self.shared.group.rings().iter().map(|ring| ring.is_empty()).collect()
     }
 
-    /// The state of each ring, in the order of [`rings`](Self::rings): its cells, its worker and its helpers. A
-    /// snapshot for monitoring, which takes the rings' locks briefly.
+    /// The state of each ring, in the order of [`rings`](Self::rings): its cells, its worker and
+    /// its helpers. A snapshot for monitoring, which takes the rings' locks briefly.
     pub fn ring_states(&self) -> Vec<RingState> {
         let group = &self.shared.group;
         let state = |(index, ring): (usize, &Arc<dyn Ring>)| RingState {
@@ -662,43 +715,48 @@ impl Capture {
         group.rings().iter().enumerate().map(state).collect()
     }
 
-    /// The state of the cells of one ring, by its index in [`rings`](Self::rings). A snapshot; for a ring that was
-    /// closed, the last one. It takes the ring's locks briefly.
+    /// The state of the cells of one ring, by its index in [`rings`](Self::rings). A snapshot; for
+    /// a ring that was closed, the last one. It takes the ring's locks briefly.
     pub fn cells_of(&self, ring: usize) -> Option<Cells> {
         self.shared.group.rings().iter().nth(ring).map(|ring| ring.cells())
     }
 
-    /// Stops the capture: packets that arrive from now on go to the host. Earlier packets are still delivered; then
-    /// every worker's `next_chunk` returns `None`. Takes some milliseconds.
+    /// Stops the capture: packets that arrive from now on go to the host. Earlier packets are still
+    /// delivered; then every worker's `next_chunk` returns `None`. Takes some milliseconds.
     pub fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Closes one ring of the engine `xdp` and the rings that share its receive queue: their packets go to the host
-    /// from now on, and the queue may be removed (`ethtool -L`). Waiting packets count as dropped. If the queue returns
-    /// later, it gets a new ring.
+    /// Closes one ring of the engine `xdp` and the rings that share its receive queue: their
+    /// packets go to the host from now on, and the queue may be removed (`ethtool -L`). Waiting
+    /// packets count as dropped. If the queue returns later, it gets a new ring.
     ///
     /// # Errors
     ///
     /// If there is no such ring, or it belongs to another engine.
     pub fn close_ring(&self, ring: usize) -> Result<(), CaptureError> {
-        let failed =
-            |kind: io::ErrorKind| CaptureError::System { action: "close a ring", source: kind.into() };
+        let failed = |kind: io::ErrorKind| CaptureError::System {
+            action: "close a ring",
+            source: kind.into(),
+        };
         let rings = self.shared.group.rings();
         let chosen = rings.iter().nth(ring).ok_or_else(|| failed(io::ErrorKind::NotFound))?;
-        let (interface, name) = (chosen.identity().interface_index, &chosen.identity().name);
+        let interface = chosen.identity().interface_index;
+        let name = &chosen.identity().name;
         let mut running = lock(&self.shared.running);
         let attached = running.interfaces.get_mut(interface);
         let attachment = attached.and_then(|attached| attached.attachment.as_mut());
         let Some(Attachment::Xdp(attachment)) = attachment else {
             return Err(failed(io::ErrorKind::Unsupported));
         };
+
         attachment.close_queue(name.queue);
         let is_beside = |other: &&Arc<dyn Ring>| {
             let other = other.identity();
             other.interface_index == interface && other.name.queue == name.queue
         };
         rings.iter().filter(is_beside).for_each(|ring| ring.close());
+
         Ok(())
     }
 
@@ -713,30 +771,47 @@ impl Capture {
             name: ring.identity().name.to_string(),
             account: ring.account(),
         };
-        // Before the rings: a ledger of a running capture has no packet that was sent and not delivered.
+
+        // Before the rings: a ledger of a running capture has no packet that was sent and not
+        // delivered.
         let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();
-        // While this lock is held, the watcher opens no rings: the following code sees the same ones.
+
+        // While this lock is held, the watcher opens no rings: the following code sees the same
+        // ones.
         let mut running = lock(&self.shared.running);
         let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
-        let end = running.end.clone().unwrap_or_else(|| running.so_far(self.shared.started.elapsed()));
+        let end =
+            running.end.clone().unwrap_or_else(|| running.so_far(self.shared.started.elapsed()));
         let unseen = running.interfaces.iter().flat_map(Attached::unseen).collect();
         let seen = self.seen.as_ref().map(SeenInterfaces::list).unwrap_or_default();
         let warnings = self.warnings(&rings, &running, &end, &seen);
         let engine = self.engine(&running);
         let comparisons = running.interfaces.iter().map(|attached| &attached.comparison);
-        let counted = comparisons.clone().flat_map(|comparison| comparison.counted().to_vec()).collect();
+        let counted =
+            comparisons.clone().flat_map(|comparison| comparison.counted().to_vec()).collect();
         let quiet_since = comparisons.filter_map(Comparison::may_be_dead_since).collect();
         let starved_wrong = running.interfaces.iter().any(Attached::delivers_wrong_if_starved);
         let unreadable = running.file.as_ref().and_then(|file| file.unreadable());
         let interfaces = seen.into_iter().map(SeenInterface::ledger).collect();
+
         drop(running);
         let ledger = Ledger::of(engine, self.mode(), end.duration, rings, end.device_drops);
         let ledger = ledger.with_gaps(end.missed, unseen);
-        Ledger { warnings, ports, interfaces, counted, quiet_since, starved_wrong, unreadable, ..ledger }
+
+        Ledger {
+            warnings,
+            ports,
+            interfaces,
+            counted,
+            quiet_since,
+            starved_wrong,
+            unreadable,
+            ..ledger
+        }
     }
 
-    /// Stops and closes the capture and returns its final ledger. Packets not yet taken out of the rings count as
-    /// dropped. Outstanding chunks stay valid.
+    /// Stops and closes the capture and returns its final ledger. Packets not yet taken out of the
+    /// rings count as dropped. Outstanding chunks stay valid.
     pub fn close(self) -> Ledger {
         self.shut();
         self.ledger()

@@ -1,7 +1,8 @@
 //! The interfaces of this host, and the kernel's information about them.
 //!
-//! All answers come through netlink and ioctl, and therefore from the network namespace of the calling thread; a `/sys`
-//! or `/proc` mount may belong to another one. Devices on a bus (`liveness`) belong to no network namespace.
+//! All answers come through netlink and ioctl, and therefore from the network namespace of the
+//! calling thread; a `/sys` or `/proc` mount may belong to another one. Devices on a bus
+//! (`liveness`) belong to no network namespace.
 
 mod address;
 mod auto;
@@ -71,14 +72,16 @@ const ARPHRD_VSOCKMON: u16 = 826;
 
 /// A network interface, as it was when it was looked up.
 ///
-/// A plain value without open files: it may be cloned, sent to other threads and used after a fork. The methods that
-/// query the kernel again check that they are called in the same network namespace.
+/// A plain value without open files: it may be cloned, sent to other threads and used after a fork.
+/// The methods that query the kernel again check that they are called in the same network
+/// namespace.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Device {
     /// Its name. May change while the interface is up.
     pub name: String,
-    /// The kernel's interface index. It survives renaming, and the kernel does not reuse it by itself.
+    /// The kernel's interface index. It survives renaming, and the kernel does not reuse it by
+    /// itself.
     pub index: u32,
     /// The hardware address, if it is one of six bytes.
     pub mac: Option<Mac>,
@@ -108,20 +111,23 @@ pub struct Device {
     pub tx_queues: u32,
     /// The maximum number of receive queues (`ethtool -l`), at least those in use.
     pub rx_queues_max: u32,
-    /// The speed of the link in Mbit/s, if the driver knows it. The value of a virtual interface has no meaning.
+    /// The speed of the link in Mbit/s, if the driver knows it. The value of a virtual interface
+    /// has no meaning.
     pub speed_mbps: Option<u32>,
     /// The host's addresses on it.
     pub addresses: Vec<Address>,
     /// The host's routes through it.
     pub routes: Routes,
-    /// The interfaces that get their frames from it: VLANs, macvlans, the bridge, bond or switch of which it is a port.
+    /// The interfaces that get their frames from it: VLANs, macvlans, the bridge, bond or switch of
+    /// which it is a port.
     pub uppers: Vec<Upper>,
     /// Of a bridge, bond or team: the interfaces that are its ports.
     pub ports: Vec<String>,
-    /// Further hardware addresses for which it receives frames, besides its own and multicast ones. A macvlan on it
-    /// adds its address, even one in another network namespace.
+    /// Further hardware addresses for which it receives frames, besides its own and multicast ones.
+    /// A macvlan on it adds its address, even one in another network namespace.
     pub other_macs: Vec<Mac>,
-    /// The number of packet sockets of other processes that receive on it, such as those of DHCP clients.
+    /// The number of packet sockets of other processes that receive on it, such as those of DHCP
+    /// clients.
     pub packet_listeners: usize,
     /// The driver's XDP features; `None` if the kernel does not report them (before Linux 6.3).
     pub xdp: Option<XdpSupport>,
@@ -131,7 +137,8 @@ pub struct Device {
     pub has_foreign_xdp: bool,
     /// Whether the operator has dedicated it to capturing.
     pub mark: Mark,
-    /// The host's hooks for its frames; `None` if they were not queried, because it is not dedicated.
+    /// The host's hooks for its frames; `None` if they were not queried, because it is not
+    /// dedicated.
     pub hooks: Option<Hooks>,
     /// The offloads of the device and its driver; `None` if the driver does not report them.
     pub offloads: Option<Offloads>,
@@ -151,13 +158,16 @@ impl Device {
         let kernel = |source| DeviceError::Kernel { interface: Some(name.to_owned()), source };
         let mut survey = Survey::new().map_err(kernel)?;
         let found = survey.find(name).map_err(kernel)?;
-        found.ok_or_else(|| DeviceError::NoSuchDevice { name: name.to_owned(), existing: survey.names() })
+        found.ok_or_else(|| DeviceError::NoSuchDevice {
+            name: name.to_owned(),
+            existing: survey.names(),
+        })
     }
 
-    /// Like [`find`](Self::find), but queries only the interface itself, regardless of the number of interfaces,
-    /// addresses and routes of the host: [`addresses`](Self::addresses), [`routes`](Self::routes),
-    /// [`uppers`](Self::uppers) and [`other_macs`](Self::other_macs) stay empty and [`xdp`](Self::xdp) `None`. For a
-    /// capture with the engine `packet`.
+    /// Like [`find`](Self::find), but queries only the interface itself, regardless of the number
+    /// of interfaces, addresses and routes of the host: [`addresses`](Self::addresses),
+    /// [`routes`](Self::routes), [`uppers`](Self::uppers) and [`other_macs`](Self::other_macs) stay
+    /// empty and [`xdp`](Self::xdp) `None`. For a capture with the engine `packet`.
     ///
     /// # Errors As [`find`](Self::find).
     pub fn glance(name: &str) -> Result<Self, DeviceError> {
@@ -168,8 +178,8 @@ impl Device {
         found.map_or_else(|| Self::find(name), Ok)
     }
 
-    /// Stands for all interfaces of a link type, an `ARPHRD_` number: index 0, and no properties of its own. `speed_mbps` is
-    /// that of the fastest.
+    /// Stands for all interfaces of a link type, an `ARPHRD_` number: index 0, and no properties of
+    /// its own. `speed_mbps` is that of the fastest.
     pub(crate) fn of_all(link_type: u16, mtu: u32) -> Self {
         Self {
             name: "any".to_owned(),
@@ -205,7 +215,8 @@ impl Device {
         }
     }
 
-    /// Whether it stands for all interfaces, as in a capture of [`Source::any`](crate::Source::any).
+    /// Whether it stands for all interfaces, as in a capture of
+    /// [`Source::any`](crate::Source::any).
     pub fn is_all(&self) -> bool {
         self.index == 0
     }
@@ -230,7 +241,8 @@ impl Device {
         savefile_link_type(self.link_type)
     }
 
-    /// The kind of an interface whose packets get a header, or another byte order, in a savefile, which wirecap does not write.
+    /// The kind of an interface whose packets get a header, or another byte order, in a savefile,
+    /// which wirecap does not write.
     pub(crate) fn unsupported_kind(&self) -> Option<&'static str> {
         match self.link_type {
             libc::ARPHRD_CAN => Some("a CAN bus"),
@@ -250,8 +262,8 @@ impl Device {
     /// # Errors If the kernel does not answer, or the calling thread is in another network namespace.
     pub fn presence(&self) -> Result<Presence, DeviceError> {
         let mut netlink = self.reconnect()?;
-        let payload =
-            link::link_payload(&mut netlink, self.index, false).map_err(|error| self.kernel(error))?;
+        let payload = link::link_payload(&mut netlink, self.index, false)
+            .map_err(|error| self.kernel(error))?;
         Ok(match payload.as_deref().and_then(Link::parse) {
             None => Presence::Gone,
             Some(link) if link.name != self.name => Presence::Renamed(link.name),
@@ -272,8 +284,8 @@ impl Device {
     /// # Errors As [`presence`](Self::presence).
     pub(crate) fn has_carrier_now(&self) -> Result<bool, DeviceError> {
         let mut netlink = self.reconnect()?;
-        let payload =
-            link::link_payload(&mut netlink, self.index, false).map_err(|error| self.kernel(error))?;
+        let payload = link::link_payload(&mut netlink, self.index, false)
+            .map_err(|error| self.kernel(error))?;
         Ok(payload.as_deref().and_then(Link::parse).is_some_and(|link| link.carrier))
     }
 
@@ -292,7 +304,8 @@ impl Device {
     /// Which packets the device currently timestamps.
     pub(crate) fn hardware_clock(&self) -> Result<HardwareClock, DeviceError> {
         let netlink = self.reconnect()?;
-        let ethtool = Ethtool::new(netlink.socket(), &self.name).map_err(|error| self.kernel(error))?;
+        let ethtool =
+            Ethtool::new(netlink.socket(), &self.name).map_err(|error| self.kernel(error))?;
         HardwareClock::of(&ethtool).map_err(|error| self.kernel(error))
     }
 
@@ -307,8 +320,8 @@ impl Device {
         Ok(())
     }
 
-    /// Whether something contradicts the mark of this interface that the kernel does not report: a tcx program, a netfilter hook,
-    /// another process's packet socket, or that the mark is gone.
+    /// Whether something contradicts the mark of this interface that the kernel does not report: a
+    /// tcx program, a netfilter hook, another process's packet socket, or that the mark is gone.
     pub(crate) fn has_silent_contradiction(&self) -> bool {
         let hooks = hooks::guarded(self.index, &self.name);
         #[cfg(sabotage)]
@@ -336,7 +349,8 @@ impl Device {
     }
 }
 
-/// The `ARPHRD_` numbers of interfaces whose packets neither are Ethernet frames nor begin with an IP header.
+/// The `ARPHRD_` numbers of interfaces whose packets neither are Ethernet frames nor begin with an
+/// IP header.
 pub(crate) const SPECIAL_LINKS: [u16; 8] = [
     libc::ARPHRD_CAN,
     libc::ARPHRD_IEEE80211,

@@ -23,7 +23,8 @@ pub enum OpenError {
         /// The interface's name.
         interface: String,
     },
-    /// The interface's packets need a header in savefiles, or another byte order, which wirecap does not write.
+    /// The interface's packets need a header in savefiles, or another byte order, which wirecap
+    /// does not write.
     #[error("{interface} is {kind}, which wirecap does not record; use: tcpdump -i {interface}")]
     UnsupportedLink {
         /// The interface's name.
@@ -114,8 +115,8 @@ pub enum OpenError {
         /// The file that has the limit.
         file: PathBuf,
     },
-    /// The interface's frames do not fit the largest cells, and the kernel does not support frames of several
-    /// cells.
+    /// The interface's frames do not fit the largest cells, and the kernel does not support frames
+    /// of several cells.
     #[error(
         "frames of {interface} (MTU {mtu}) do not fit a cell, and this kernel (before 6.6) cannot spread \
          them over several; lower the MTU to {max_mtu} or less: ip link set {interface} mtu {max_mtu}"
@@ -153,7 +154,8 @@ pub enum OpenError {
         /// What bpf(2) said.
         source: BpfError,
     },
-    /// Another process has the interface, and one of the two uses hardware timestamps, whose program cannot be shared.
+    /// Another process has the interface, and one of the two uses hardware timestamps, whose
+    /// program cannot be shared.
     #[error(
         "{interface} is already captured by {}, and a capture with hardware timestamps cannot share the \
          interface; use --timestamp batch for both, or stop that capture",
@@ -240,8 +242,8 @@ pub enum OpenError {
         /// How the host uses it.
         reason: Reason,
     },
-    /// The engine `xdp` cannot receive from a bond or team: the kernel runs programs and delivers to sockets where its ports
-    /// receive.
+    /// The engine `xdp` cannot receive from a bond or team: the kernel runs programs and delivers
+    /// to sockets where its ports receive.
     #[error(
         "the engine xdp cannot receive from {interface}: the frames of a {kind} arrive on its ports; use \
          --engine packet, or capture the ports{}",
@@ -329,8 +331,8 @@ pub enum OpenError {
         /// The reason.
         reason: String,
     },
-    /// [`Engine::Auto`](crate::Engine::Auto) selected the engine `xdp`, for which the process lacks privileges that the
-    /// engine `packet` does not need.
+    /// [`Engine::Auto`](crate::Engine::Auto) selected the engine `xdp`, for which the process lacks
+    /// privileges that the engine `packet` does not need.
     #[error("{0}; or use --engine packet, which needs only CAP_NET_RAW; this process has it")]
     PacketPermitted(#[source] Box<OpenError>),
     /// The filter cannot be used.
@@ -462,8 +464,8 @@ pub enum CaptureError {
         /// The fault and its offset.
         source: ReadError,
     },
-    /// A savefile has packets of a link type that the capture's filter does not support; the packets before them were
-    /// delivered.
+    /// A savefile has packets of a link type that the capture's filter does not support; the
+    /// packets before them were delivered.
     #[error("{} has another link type, which the filter does not support", .path.display())]
     Filter {
         /// The savefile.
@@ -471,7 +473,8 @@ pub enum CaptureError {
         /// The filter's error for them.
         source: FilterChangeError,
     },
-    /// A ring's worker was dropped during the capture, and in basic mode no other worker may take its packets.
+    /// A ring's worker was dropped during the capture, and in basic mode no other worker may take
+    /// its packets.
     #[error(
         "the worker of {ring} is gone, and in basic mode no other worker takes its packets; stop the \
          capture first, or use advanced mode"

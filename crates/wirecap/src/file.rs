@@ -40,7 +40,8 @@ struct FileSide {
     reader: Reader,
     /// All packets were read, or the ring was closed.
     ended: bool,
-    /// The first packet of the next chunk, if the last chunk ended because this packet is of another interface.
+    /// The first packet of the next chunk, if the last chunk ended because this packet is of
+    /// another interface.
     ahead: Option<Gathering>,
     /// By the file's interfaces.
     identities: Vec<Arc<RingIdentity>>,
@@ -75,7 +76,8 @@ impl Gathering {
             queue: record.queue.unwrap_or(FileRecord::NO_QUEUE),
         };
         self.bytes.extend_from_slice(&header.to_bytes());
-        let (address, len) = (self.bytes.len() as u64, record.data.len() as u32);
+        let address = self.bytes.len() as u64;
+        let len = record.data.len() as u32;
         self.bytes.extend_from_slice(record.data);
         self.list.wire_bytes += u64::from(record.wire_len);
         self.list.cells.push(Descriptor { address, len, options: 0 });
@@ -108,8 +110,9 @@ impl Drop for Block {
     }
 }
 
-// SAFETY: the bytes do not move, and only their chunk writes to them after they were gathered; `FileRing` makes
-// one chunk per block, of descriptors that `Gathering::add` made for these bytes, each after its record.
+// SAFETY: the bytes do not move, and only their chunk writes to them after they were gathered;
+// `FileRing` makes one chunk per block, of descriptors that `Gathering::add` made for these bytes,
+// each after its record.
 unsafe impl CellOwner for Block {
     fn base(&self) -> NonNull<u8> {
         self.0.cast()
@@ -122,12 +125,24 @@ unsafe impl CellOwner for Block {
 
 impl FileRing {
     /// A ring with the packets of the savefile at `path`, up to `chunk_packets` per chunk.
-    pub(crate) fn open(path: PathBuf, chunk_packets: u32, snap_len: u32) -> Result<Self, ReadError> {
+    pub(crate) fn open(
+        path: PathBuf,
+        chunk_packets: u32,
+        snap_len: u32,
+    ) -> Result<Self, ReadError> {
         let reader = Reader::open(&path)?;
         let name = RingName::of_queue(path.display().to_string(), 0);
-        let link_type = reader.interfaces().first().map(|interface| interface.link_type).unwrap_or_default();
-        let identity =
-            RingIdentity { name, index: 0, interface_index: 0, snap_len, link_type, order: OnceLock::new() };
+        let link_type =
+            reader.interfaces().first().map(|interface| interface.link_type).unwrap_or_default();
+
+        let identity = RingIdentity {
+            name,
+            index: 0,
+            interface_index: 0,
+            snap_len,
+            link_type,
+            order: OnceLock::new(),
+        };
         let side = FileSide {
             reader,
             ended: false,
@@ -151,14 +166,17 @@ impl FileRing {
         for (interface, &link_type) in known.iter().enumerate() {
             sift.learn(interface as u32, link_type, &path)?;
         }
+
         if known.is_empty() {
             // Most files are Ethernet; so errors of the filter are reported now.
             request.compile(LinkType::ETHERNET)?;
         }
+
         side.sift = sift.after(&side.sift);
         if let Some(ahead) = side.ahead.take() {
             side.ahead = side.accepts(&ahead).then_some(ahead);
         }
+
         Ok(())
     }
 
@@ -172,11 +190,14 @@ impl FileRing {
             return side.failure.take().map_or(Ok(None), Err);
         };
         let ring = side.identity(&self.identity, gathering.interface);
-        let (packets, bytes) = (gathering.list.cells.len() as u64, gathering.list.wire_bytes);
+        let packets = gathering.list.cells.len() as u64;
+        let bytes = gathering.list.wire_bytes;
         let sequence = side.handed_out.count(packets, bytes, false, false);
         let owner = Arc::new(Block::of(gathering.bytes));
         // SAFETY: `Gathering::add` made the descriptors for these bytes.
-        Ok(Some(unsafe { Chunk::new(gathering.list, owner, ring, Stamps::InFile, sequence, false) }))
+        Ok(Some(unsafe {
+            Chunk::new(gathering.list, owner, ring, Stamps::InFile, sequence, false)
+        }))
     }
 }
 
@@ -184,6 +205,7 @@ impl FileSide {
     /// Reads the next chunk's packets: all of one interface of the file.
     fn gather(&mut self, chunk_packets: u32, path: &Path) -> Option<Gathering> {
         let mut gathering = self.ahead.take();
+
         while !self.ended {
             if gathering.as_ref().is_some_and(|gathering| gathering.is_full(chunk_packets)) {
                 break;
@@ -198,11 +220,15 @@ impl FileSide {
                             self.ahead = Some(first);
                             break;
                         }
-                        Err(source) => self.fail(CaptureError::Filter { path: path.to_owned(), source }),
+                        Err(source) => {
+                            self.fail(CaptureError::Filter { path: path.to_owned(), source })
+                        }
                     }
                 }
                 (Ok(Some(record)), _) if !self.sift.accepts(&record) => {}
-                (Ok(Some(record)), None) => gathering = Some(Gathering::begin(&record, chunk_packets)),
+                (Ok(Some(record)), None) => {
+                    gathering = Some(Gathering::begin(&record, chunk_packets))
+                }
                 (Ok(Some(record)), Some(current)) if current.interface == record.interface => {
                     current.add(&record);
                 }
@@ -211,7 +237,9 @@ impl FileSide {
                     break;
                 }
                 (Ok(None), _) => self.ended = true,
-                (Err(source), _) => self.fail(CaptureError::Savefile { path: path.to_owned(), source }),
+                (Err(source), _) => {
+                    self.fail(CaptureError::Savefile { path: path.to_owned(), source })
+                }
             }
         }
         gathering
@@ -249,6 +277,7 @@ impl FileSide {
                 order: OnceLock::new(),
             }));
         }
+
         Arc::clone(&self.identities[interface as usize])
     }
 
@@ -322,9 +351,13 @@ mod tests {
         let path = folder.path().join("file");
         let sink = FileSink::create(&path).unwrap();
         let mut writer = Writer::new(sink, Format::Pcapng, &Section::default());
+
         for name in ["a", "b"] {
-            writer.add_interface(&Interface { name: Some(name.to_owned()), ..Interface::default() }).unwrap();
+            writer
+                .add_interface(&Interface { name: Some(name.to_owned()), ..Interface::default() })
+                .unwrap();
         }
+
         for (number, &interface) in packets_of_interfaces.iter().enumerate() {
             let data = vec![number as u8; 60 + number];
             writer
@@ -338,6 +371,7 @@ mod tests {
                 })
                 .unwrap();
         }
+
         writer.finish().unwrap();
         let ring = FileRing::open(path, chunk_packets, 100).unwrap();
         (folder, ring)
@@ -348,9 +382,11 @@ mod tests {
         let (_folder, ring) = ring(&[0; 50], 16);
         let mut number = 0;
         let mut sequence = 0;
+
         while let Some(chunk) = ring.capture().unwrap() {
             assert_eq!((chunk.sequence(), &*chunk.ring().interface), (sequence, "a"));
             sequence += 1;
+
             for packet in &chunk {
                 assert_eq!(packet.data(), vec![number as u8; (60 + number).min(100)]);
                 assert_eq!(packet.wire_len(), 1000 + number as u32);
@@ -359,8 +395,10 @@ mod tests {
                 number += 1;
             }
         }
+
         assert_eq!((number, sequence), (50, 4));
         assert!(ring.is_exhausted());
+
         let account = ring.account();
         assert_eq!((account.offered, account.delivered), (50, 50));
     }

@@ -1,9 +1,9 @@
-//! Forwarding: captured packets are sent on another interface, after being inspected or changed, and only their
-//! descriptors move (WireCAP, section 3.2.3).
+//! Forwarding: captured packets are sent on another interface, after being inspected or changed,
+//! and only their descriptors move (WireCAP, section 3.2.3).
 //!
-//! [`CaptureBuilder::forwarding`](crate::CaptureBuilder::forwarding) makes the interfaces of a capture its
-//! [`Port`]s, too. Their cells are in one UMEM, so a cell filled by one interface is put on another's tx ring
-//! unchanged, and returns to its pool when the kernel has sent it.
+//! [`CaptureBuilder::forwarding`](crate::CaptureBuilder::forwarding) makes the interfaces of a
+//! capture its [`Port`]s, too. Their cells are in one UMEM, so a cell filled by one interface is
+//! put on another's tx ring unchanged, and returns to its pool when the kernel has sent it.
 //!
 //! ```no_run
 //! use wirecap::Capture;

@@ -1,10 +1,11 @@
 //! Buddy groups: which worker captures from which ring, and when.
 //!
-//! The paper's capture threads push chunks to the least busy buddy (section 3.2.2). Here workers pull: a worker whose
-//! home rings are below the threshold takes a chunk from the buddy ring with the largest backlog above it, serves each
-//! home ring once, and looks again. In the balanced case offloading costs a look at one word that all workers share
-//! ([`pressure`]); it needs no thread of the engine. This module only decides: it neither waits nor calls the kernel,
-//! so the simulator runs it unchanged.
+//! The paper's capture threads push chunks to the least busy buddy (section 3.2.2). Here workers
+//! pull: a worker whose home rings are below the threshold takes a chunk from the buddy ring with
+//! the largest backlog above it, serves each home ring once, and looks again. In the balanced case
+//! offloading costs a look at one word that all workers share ([`pressure`]); it needs no thread of
+//! the engine. This module only decides: it neither waits nor calls the kernel, so the simulator
+//! runs it unchanged.
 //!
 //! Measured for 20 s (`tests/group/skew.rs`, `xdp`, two queues, 50 µs a packet): 99 of 100 packets
 //! of the helper were delivered within 3.8 ms for M = 64 (bound: a wake-up and two chunks, 8.4 ms),
@@ -36,7 +37,8 @@ use pressure::Pressure;
 /// The rings that one application reads, and their workers. Rings may be added while it runs.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// Its rings. A ring and what belongs to it are one entry, so no thread finds one without the other.
+    /// Its rings. A ring and what belongs to it are one entry, so no thread finds one without the
+    /// other.
     members: AppendVec<Member>,
     mode: Mode,
     policy: Policy,
@@ -60,9 +62,9 @@ pub(crate) struct Seat {
     home: AppendVec<usize>,
     /// Only workers of the same part are its buddies.
     part: usize,
-    /// Twice the number of its requests for a chunk, plus [`IDLE`] if the last one found none; [`GONE`] when it makes
-    /// no more. Only the worker itself counts: a clock reading per request would cost more than the rest of advanced
-    /// mode.
+    /// Twice the number of its requests for a chunk, plus [`IDLE`] if the last one found none;
+    /// [`GONE`] when it makes no more. Only the worker itself counts: a clock reading per request
+    /// would cost more than the rest of advanced mode.
     asked: AtomicU64,
     /// The value of `asked` that an idle buddy saw, and when.
     seen: Mutex<Seen>,
@@ -138,30 +140,36 @@ impl Index<usize> for Rings<'_> {
     }
 }
 
-/// The number of requests after which a worker looks at one ring of another worker, in turn. Usually a ring above T is
-/// noted by its own worker, which looks after each chunk, or by workers that are about to wait. But a worker that is
-/// stuck with a chunk does not look, and a worker that always has packets at home does not wait.
+/// The number of requests after which a worker looks at one ring of another worker, in turn.
+/// Usually a ring above T is noted by its own worker, which looks after each chunk, or by workers
+/// that are about to wait. But a worker that is stuck with a chunk does not look, and a worker that
+/// always has packets at home does not wait.
 pub(crate) const GLANCE_EVERY: u64 = 16;
 
 /// A look at a worker's count of requests.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     asked: u64,
-    /// When a second look found the same count, in nanoseconds of the group's clock. The first look reads no clock,
-    /// because usually there is no second one.
+    /// When a second look found the same count, in nanoseconds of the group's clock. The first look
+    /// reads no clock, because usually there is no second one.
     since: Option<u64>,
 }
 
 impl Group {
     /// A group of `rings`, assigned in turn to `workers` workers.
-    pub(crate) fn new(rings: Vec<Arc<dyn Ring>>, workers: usize, mode: Mode, stuck_after: Duration) -> Self {
+    pub(crate) fn new(
+        rings: Vec<Arc<dyn Ring>>,
+        workers: usize,
+        mode: Mode,
+        stuck_after: Duration,
+    ) -> Self {
         let parts = vec![0; rings.len()];
         Self::in_parts(rings, parts, workers, mode, stuck_after)
     }
 
-    /// Several groups in one: only rings of the same part are buddies. `parts` has the part of each ring, starting at
-    /// 0; there are at least as many workers as parts. Workers are assigned in turn to the parts that have more rings
-    /// than workers, and share the rings of a part in turn.
+    /// Several groups in one: only rings of the same part are buddies. `parts` has the part of each
+    /// ring, starting at 0; there are at least as many workers as parts. Workers are assigned in
+    /// turn to the parts that have more rings than workers, and share the rings of a part in turn.
     pub(crate) fn in_parts(
         rings: Vec<Arc<dyn Ring>>,
         parts: Vec<usize>,
@@ -169,11 +177,14 @@ impl Group {
         mode: Mode,
         stuck_after: Duration,
     ) -> Self {
-        let rings_of = |part| (0..rings.len()).filter(|ring| parts[*ring] == part).collect::<Vec<_>>();
+        let rings_of =
+            |part| (0..rings.len()).filter(|ring| parts[*ring] == part).collect::<Vec<_>>();
         let part_count = parts.iter().max().map_or(0, |last| last + 1);
         let rings_of_parts: Vec<Vec<usize>> = (0..part_count).map(rings_of).collect();
         let shares = shares(&rings_of_parts.iter().map(Vec::len).collect::<Vec<_>>(), workers);
-        let (mut seats, ring_count) = (Vec::new(), rings.len());
+        let mut seats = Vec::new();
+        let ring_count = rings.len();
+
         for (part, (rings, share)) in rings_of_parts.iter().zip(shares).enumerate() {
             seats.extend((0..share).map(|worker| Seat {
                 home: AppendVec::new(rings.iter().copied().skip(worker).step_by(share), 0),
@@ -184,11 +195,14 @@ impl Group {
                 helped: counters(ring_count),
             }));
         }
+
         let tended = rings.iter().any(|ring| ring.unattended() < ring.size().capacity);
-        let mut members: Vec<Member> = rings.into_iter().map(|ring| Member::new(0, ring, mode)).collect();
+        let mut members: Vec<Member> =
+            rings.into_iter().map(|ring| Member::new(0, ring, mode)).collect();
         for (worker, seat) in seats.iter().enumerate() {
             seat.home.iter().for_each(|&ring| members[ring].home = worker);
         }
+
         Self {
             members: AppendVec::new(members, 0),
             mode,
@@ -212,14 +226,16 @@ impl Group {
     /// The same group with room for `more` rings.
     pub(crate) fn with_room(mut self, more: usize) -> Self {
         self.members = self.members.with_room(more);
-        let (seats, room) = (self.seats.into_iter(), self.members.room());
-        let with_room = |seat: Seat| Seat { home: seat.home.with_room(more), helped: counters(room), ..seat };
+        let seats = self.seats.into_iter();
+        let room = self.members.room();
+        let with_room =
+            |seat: Seat| Seat { home: seat.home.with_room(more), helped: counters(room), ..seat };
         self.seats = seats.map(with_room).collect();
         self
     }
 
-    /// Adds `ring`, whose index is the current number of rings: it becomes a home ring of the worker of `part` with the
-    /// fewest. Returns that worker; `None` if there is no room.
+    /// Adds `ring`, whose index is the current number of rings: it becomes a home ring of the
+    /// worker of `part` with the fewest. Returns that worker; `None` if there is no room.
     pub(crate) fn add(&self, ring: Arc<dyn Ring>, part: usize) -> Option<usize> {
         let _adding = lock(&self.adding);
         assert_eq!(
@@ -239,8 +255,8 @@ impl Group {
         Rings(&self.members)
     }
 
-    /// The smallest number of packets that one of the rings can take without being tended; `None` if no ring
-    /// needs tending.
+    /// The smallest number of packets that one of the rings can take without being tended; `None`
+    /// if no ring needs tending.
     pub(crate) fn unattended(&self) -> Option<u32> {
         self.tended.then(|| self.rings().iter().map(|ring| ring.unattended()).min()).flatten()
     }
@@ -296,8 +312,8 @@ impl Group {
         self.ending.store(true, Ordering::Release);
     }
 
-    /// The next chunk for `worker`; `None` if no packets wait. `turn` is where it continues, with its other state;
-    /// `now` is a clock that all workers share, in nanoseconds.
+    /// The next chunk for `worker`; `None` if no packets wait. `turn` is where it continues, with
+    /// its other state; `now` is a clock that all workers share, in nanoseconds.
     #[inline]
     pub(crate) fn ask(
         &self,
@@ -306,9 +322,11 @@ impl Group {
         now: impl Fn() -> u64,
     ) -> Result<Option<Chunk>, CaptureError> {
         turn.calls = 0;
+
         // Read first: packets that arrived before the end are then still found below.
         let ending = self.ending.load(Ordering::Acquire);
         let seat = &self.seats[worker];
+
         let mut urgent = match self.mode {
             Mode::Basic => {
                 self.check_for_orphans()?;
@@ -316,18 +334,20 @@ impl Group {
             }
             Mode::Advanced(_) => {
                 let asked = seat.count_question();
-                let may_be_pressed =
-                    self.pressures[seat.part].is_noted() || self.glances_at_a_pressed_ring(worker, asked);
+                let may_be_pressed = self.pressures[seat.part].is_noted()
+                    || self.glances_at_a_pressed_ring(worker, asked);
                 if may_be_pressed { self.urgent_ring(worker) } else { None }
             }
         };
         let homes = seat.home.len();
         for _ in 0..homes {
-            if let Some(ring) = urgent.take_if(|ring| turn.is_free() || ring.is_brimming(self.workers()))
+            if let Some(ring) =
+                urgent.take_if(|ring| turn.is_free() || ring.is_brimming(self.workers()))
                 && let Some(chunk) = self.relieve(worker, turn, &ring)?
             {
                 return Ok(Some(chunk));
             }
+
             let place = seat.home[turn.advance(homes)];
             let captured = self.members[place].ring.capture();
             match &captured {
@@ -341,13 +361,16 @@ impl Group {
                 }
                 Err(_) => {}
             }
+
             // Returned unchanged: a chunk is some ten words.
             return captured;
         }
+
         self.ask_buddies(worker, turn, urgent.as_ref(), now, ending)
     }
 
-    /// The next chunk for `worker`, whose home rings are empty. `urgent` is a ring above the threshold, if known.
+    /// The next chunk for `worker`, whose home rings are empty. `urgent` is a ring above the
+    /// threshold, if known.
     #[cold]
     fn ask_buddies(
         &self,
@@ -358,23 +381,28 @@ impl Group {
         ending: bool,
     ) -> Result<Option<Chunk>, CaptureError> {
         turn.settle();
+
         if let Some(ring) = urgent
             && let Some(chunk) = self.relieve(worker, turn, ring)?
         {
             return Ok(Some(chunk));
         }
+
         if let Some(ring) = self.busiest_buddy(worker, now, ending)
             && let Some(chunk) = self.relieve(worker, turn, &ring)?
         {
             return Ok(Some(chunk));
         }
+
         self.seats[worker].asked.fetch_or(IDLE, Ordering::Relaxed);
         if self.tended {
             // A worker that captures tends that ring; an idle one tends all.
             self.rings().iter().for_each(|ring| ring.tend());
         }
+
         let over = ending || self.rings().iter().all(|ring| ring.is_exhausted());
         turn.has_ended = over && self.is_drained(worker);
+
         Ok(None)
     }
 
@@ -383,15 +411,16 @@ impl Group {
         match self.mode {
             Mode::Basic => self.home(worker).all(|ring| ring.is_empty()),
             Mode::Advanced(_) => {
-                let is_drained =
-                    |member: &Member| !self.are_buddies(worker, member.home) || member.ring.is_empty();
+                let is_drained = |member: &Member| {
+                    !self.are_buddies(worker, member.home) || member.ring.is_empty()
+                };
                 self.members.iter().all(is_drained)
             }
         }
     }
 
-    /// The ring that `worker` should relieve: the one of its home rings above the threshold with the largest backlog;
-    /// if there is none, of its buddies' rings.
+    /// The ring that `worker` should relieve: the one of its home rings above the threshold with
+    /// the largest backlog; if there is none, of its buddies' rings.
     #[cold]
     fn urgent_ring(&self, worker: usize) -> Option<Candidate<'_>> {
         #[cfg(sabotage)]
@@ -401,13 +430,17 @@ impl Group {
         if self.policy.next == Next::HomeFirst {
             return None;
         }
+
         let pressure = self.pressure_of(worker);
         let look = pressure.look();
-        let (mut own, mut others) = (None, None);
+        let mut own = None;
+        let mut others = None;
+
         for &Member { ref ring, home, limit } in self.members.iter() {
             if !self.are_buddies(worker, home) {
                 continue;
             }
+
             let backlog = ring.backlog();
             if backlog > limit {
                 let is_own = home == worker;
@@ -415,6 +448,7 @@ impl Group {
                 urgent.replace_if_fuller(if is_own { &mut own } else { &mut others });
             }
         }
+
         match (own, others) {
             (Some(own), Some(others)) if self.policy.next == Next::Fullest => {
                 Some(if own.by_share(&others).is_lt() { others } else { own })
@@ -432,8 +466,9 @@ impl Group {
         if self.mode == Mode::Basic {
             return false;
         }
-        let is_pressed =
-            |member: &Member| self.are_buddies(worker, member.home) && member.ring.backlog() > member.limit;
+        let is_pressed = |member: &Member| {
+            self.are_buddies(worker, member.home) && member.ring.backlog() > member.limit
+        };
         let is_needed = self.members.iter().any(is_pressed);
         if is_needed {
             self.pressure_of(worker).note();
@@ -481,12 +516,14 @@ impl Group {
         let &Candidate { ring, limit, is_abandoned, is_own, .. } = candidate;
         #[cfg(sabotage)]
         if !is_own && !is_abandoned && limit > 0 {
-            let is_too_early =
-                || crate::sabotage::is("help-when-brimming") && !candidate.is_brimming(self.workers());
+            let is_too_early = || {
+                crate::sabotage::is("help-when-brimming") && !candidate.is_brimming(self.workers())
+            };
             if crate::sabotage::is("no-helping") || is_too_early() {
                 return Ok(None);
             }
         }
+
         let chunk = if is_own {
             ring.capture()?
         } else {
@@ -494,26 +531,37 @@ impl Group {
             ring.offload(Help { limit, most, abandoned: is_abandoned })?
         };
         let Some(chunk) = chunk else { return Ok(None) };
+
         if !is_own {
             let helped = &self.seats[worker].helped[ring.identity().index];
             helped.store(helped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
+
         turn.relieved(self.policy.next, self.seats[worker].home.len(), chunk.len());
+
         // A stuck or gone worker cannot wake others: each helper wakes the next ones.
         let left = chunk.left_behind().unwrap_or_else(|| ring.backlog()).saturating_sub(limit);
         if left > 0 && !is_abandoned {
             self.pressure_of(worker).note();
         }
-        turn.calls = if left > 0 { self.calls(ring, left) } else { usize::from(self.is_needed(worker)) };
+
+        turn.calls =
+            if left > 0 { self.calls(ring, left) } else { usize::from(self.is_needed(worker)) };
         Ok(Some(chunk))
     }
 
-    /// The ring with the largest backlog above the threshold, if any. Packets in the rings of workers that are stuck,
-    /// gone or ending are taken whatever the threshold.
-    fn busiest_buddy(&self, worker: usize, now: impl Fn() -> u64, ending: bool) -> Option<Candidate<'_>> {
+    /// The ring with the largest backlog above the threshold, if any. Packets in the rings of
+    /// workers that are stuck, gone or ending are taken whatever the threshold.
+    fn busiest_buddy(
+        &self,
+        worker: usize,
+        now: impl Fn() -> u64,
+        ending: bool,
+    ) -> Option<Candidate<'_>> {
         if self.mode == Mode::Basic {
             return None;
         }
+
         let now = &now;
         let is_other = |&other: &usize| other != worker && self.are_buddies(worker, other);
         let others = (0..self.seats.len()).filter(is_other);
@@ -525,14 +573,16 @@ impl Group {
                 Candidate { ring, limit, is_abandoned, is_own: false, backlog: ring.backlog() }
             })
         });
+
         candidates.filter(|buddy| buddy.backlog > buddy.limit).max_by(Candidate::by_share)
     }
 
-    /// Whether `worker` is gone, or has made no request for too long although it has packets. The time counts from the
-    /// second look of idle buddies.
+    /// Whether `worker` is gone, or has made no request for too long although it has packets. The
+    /// time counts from the second look of idle buddies.
     fn is_away(&self, worker: usize, now: impl Fn() -> u64) -> bool {
         let seat = &self.seats[worker];
         let asked = seat.asked.load(Ordering::Acquire);
+
         #[cfg(sabotage)]
         if crate::sabotage::is("gone-worker-not-replaced") {
             return false;
@@ -540,6 +590,7 @@ impl Group {
         if asked == GONE {
             return true;
         }
+
         // If another buddy is looking right now, it will decide.
         let Some(mut seen) = try_lock(&seat.seen) else { return false };
         let rests = asked & IDLE != 0 && self.home(worker).all(|ring| ring.is_empty());
@@ -547,6 +598,7 @@ impl Group {
             *seen = Seen { asked, since: None };
             return false;
         }
+
         #[cfg(sabotage)]
         if crate::sabotage::is("stuck-worker-not-replaced") {
             return false;
@@ -555,6 +607,7 @@ impl Group {
         if crate::sabotage::is("stuck-at-once") {
             return true;
         }
+
         let now = now();
         now.saturating_sub(*seen.since.get_or_insert(now)) > self.stuck_after.as_nanos() as u64
     }
@@ -566,8 +619,8 @@ impl Group {
             && self.busiest_buddy(worker, now, false).is_none()
     }
 
-    /// The number of workers that should help `worker`, which just captured `chunk` from the ring at `place`, with its
-    /// home rings.
+    /// The number of workers that should help `worker`, which just captured `chunk` from the ring
+    /// at `place`, with its home rings.
     #[inline]
     fn calls_after(&self, worker: usize, place: usize, chunk: &Chunk) -> usize {
         if self.mode == Mode::Basic {
@@ -576,10 +629,15 @@ impl Group {
         let left = chunk.left_behind().unwrap_or_else(|| self.members[place].ring.backlog());
         let is_alone = self.seats[worker].home.len() == 1;
         // With a single ring there is nothing else to check.
-        if is_alone && left <= self.members[place].limit { 0 } else { self.calls_of(worker, place, left) }
+        if is_alone && left <= self.members[place].limit {
+            0
+        } else {
+            self.calls_of(worker, place, left)
+        }
     }
 
-    /// The same if there may be something to help with, which is noted: `left` packets remained after the chunk.
+    /// The same if there may be something to help with, which is noted: `left` packets remained
+    /// after the chunk.
     #[inline(never)]
     fn calls_of(&self, worker: usize, captured: usize, left: u32) -> usize {
         let mut calls = 0;
@@ -594,7 +652,8 @@ impl Group {
         calls
     }
 
-    /// The number of workers that should help with `ring`, from which this many packets should be taken: one per chunk.
+    /// The number of workers that should help with `ring`, from which this many packets should be
+    /// taken: one per chunk.
     fn calls(&self, ring: &Arc<dyn Ring>, packets: u32) -> usize {
         (packets.div_ceil(ring.size().chunk_cells) as usize).min(self.policy.calls_max)
     }
@@ -610,13 +669,15 @@ impl Group {
 
     /// A sleeping buddy of `worker`, to be woken by the caller. Each is returned once.
     pub(crate) fn next_sleeper(&self, worker: usize) -> Option<usize> {
-        // We saw a backlog and look for sleepers; a sleeper announces itself and looks for a backlog. A full fence
-        // between the two steps on both sides ensures that one of us sees the other.
+        // We saw a backlog and look for sleepers; a sleeper announces itself and looks for a
+        // backlog. A full fence between the two steps on both sides ensures that one of us sees the
+        // other.
         fence(Ordering::SeqCst);
         #[cfg(sabotage)]
         if crate::sabotage::is("no-buddy-woken") {
             return None;
         }
+
         let asleep = |&other: &usize| {
             let is_other = other != worker && self.are_buddies(worker, other);
             is_other && self.seats[other].asleep.swap(false, Ordering::Relaxed)
@@ -624,8 +685,8 @@ impl Group {
         (0..self.seats.len()).find(asleep)
     }
 
-    /// Sets whether `worker` can be woken to help. Before it sleeps it must check once more whether all [is
-    /// quiet](Self::is_quiet): a worker that needed help before did not see it asleep.
+    /// Sets whether `worker` can be woken to help. Before it sleeps it must check once more whether
+    /// all [is quiet](Self::is_quiet): a worker that needed help before did not see it asleep.
     pub(crate) fn set_asleep(&self, worker: usize, asleep: bool) {
         self.seats[worker].asleep.store(asleep, Ordering::Relaxed);
         // The other half of the fence in `next_sleeper`.
@@ -638,8 +699,8 @@ impl Group {
         self.gone.fetch_add(1, Ordering::Release);
     }
 
-    /// In basic mode, no other worker may take the packets of a worker that is gone. Returns an error,
-    /// because the ring would fill up unnoticed.
+    /// In basic mode, no other worker may take the packets of a worker that is gone. Returns an
+    /// error, because the ring would fill up unnoticed.
     fn check_for_orphans(&self) -> Result<(), CaptureError> {
         // In this order: a worker that left because the capture ended causes no error.
         if self.gone.load(Ordering::Acquire) == 0 || self.ending.load(Ordering::Acquire) {
@@ -649,11 +710,12 @@ impl Group {
         if crate::sabotage::is("orphan-unnoticed") {
             return Ok(());
         }
+
         let gone = |seat: &&Seat| seat.asked.load(Ordering::Acquire) == GONE;
         match self.seats.iter().find(gone).and_then(|seat| seat.home.first()) {
-            Some(&ring) => {
-                Err(CaptureError::Orphaned { ring: self.members[ring].ring.identity().name.clone() })
-            }
+            Some(&ring) => Err(CaptureError::Orphaned {
+                ring: self.members[ring].ring.identity().name.clone(),
+            }),
             None => Ok(()),
         }
     }
@@ -663,12 +725,13 @@ fn counters(count: usize) -> Box<[AtomicU64]> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// How many of `workers` workers each part with this many rings gets: at least one, and no more than rings while other
-/// parts have fewer workers than rings.
+/// How many of `workers` workers each part with this many rings gets: at least one, and no more
+/// than rings while other parts have fewer workers than rings.
 fn shares(rings: &[usize], workers: usize) -> Vec<usize> {
     let mut shares = vec![1; rings.len()];
     for _ in rings.len()..workers {
-        let neediest = (0..rings.len()).max_by_key(|&part| rings[part].saturating_sub(shares[part]));
+        let neediest =
+            (0..rings.len()).max_by_key(|&part| rings[part].saturating_sub(shares[part]));
         if let Some(part) = neediest {
             shares[part] += 1;
         }
@@ -705,9 +768,9 @@ impl Candidate<'_> {
         self.share().total_cmp(&other.share())
     }
 
-    /// Whether its pool is practically used up: the remaining room is only that of the chunks that `workers` may hold.
-    /// This does not happen with settings that meet the [guarantee](Guarantee) and a load of at most 0.9 of the group's
-    /// capacity.
+    /// Whether its pool is practically used up: the remaining room is only that of the chunks that
+    /// `workers` may hold. This does not happen with settings that meet the [guarantee](Guarantee)
+    /// and a load of at most 0.9 of the group's capacity.
     fn is_brimming(&self, workers: usize) -> bool {
         let size = self.ring.size();
         let held = (workers as u32).saturating_mul(size.chunk_cells);
@@ -799,20 +862,26 @@ mod tests {
         // Miri takes a third of a second for a round.
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 1000 };
         const RINGS: usize = 10;
+
         for _ in 0..ROUNDS {
             let rings: Vec<Arc<dyn Ring>> = vec![ring(0), ring(1)];
-            let group =
-                Group::new(rings, 2, Mode::Advanced(0.5), Duration::from_secs(1)).with_room(RINGS - 2);
+            let group = Group::new(rings, 2, Mode::Advanced(0.5), Duration::from_secs(1))
+                .with_room(RINGS - 2);
             let begin = std::sync::Barrier::new(2);
+
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     begin.wait();
                     while group.rings().len() < RINGS {
                         assert!(!group.is_needed(0) && group.is_drained(0), "all rings are empty");
                         let last = group.rings().len() - 1;
-                        assert_eq!((group.home_of(last), group.limit_of(last)), (last % 2, Some(2)));
+                        assert_eq!(
+                            (group.home_of(last), group.limit_of(last)),
+                            (last % 2, Some(2))
+                        );
                     }
                 });
+
                 begin.wait();
                 (2..RINGS).for_each(|index| assert_eq!(group.add(ring(index), 0), Some(index % 2)));
             });
@@ -825,19 +894,34 @@ mod tests {
             let busy = ring(0);
             let rings: Vec<Arc<dyn Ring>> = vec![busy.clone(), ring(1)];
             let is_one_group = parts[0] == parts[1];
-            let group =
-                Group::in_parts(rings, parts.to_vec(), 2, Mode::Advanced(0.5), Duration::from_millis(1));
+
+            let group = Group::in_parts(
+                rings,
+                parts.to_vec(),
+                2,
+                Mode::Advanced(0.5),
+                Duration::from_millis(1),
+            );
             busy.waiting.store(4, Ordering::Relaxed);
-            // Above T, then also of a worker that is stuck, and at last of a capture that was stopped.
+
+            // Above T, then also of a worker that is stuck, and at last of a capture that was
+            // stopped.
             let mut now = 0;
+
             for stops in [false, false, true] {
                 if stops {
                     group.end();
                 }
+
                 let chunk = group.ask(1, &mut Turn::default(), || now).unwrap();
-                assert_eq!(chunk.is_some(), is_one_group, "a chunk left the group: {parts:?}, {stops}");
+                assert_eq!(
+                    chunk.is_some(),
+                    is_one_group,
+                    "a chunk left the group: {parts:?}, {stops}"
+                );
                 now += Duration::from_secs(60).as_nanos() as u64;
             }
+
             assert_eq!(group.next_sleeper(0), None);
             group.set_asleep(1, true);
             assert_eq!(group.next_sleeper(0), is_one_group.then_some(1), "who is woken: {parts:?}");
@@ -871,6 +955,7 @@ mod model {
             let rings: Vec<Arc<dyn Ring>> = vec![busy.clone(), ring(1)];
             let group = Arc::new(Group::new(rings, 2, Mode::Advanced(0.5), Duration::from_secs(1)));
             let kernel = thread::spawn(move || busy.waiting.store(4, Ordering::Release));
+
             let worker = thread::spawn({
                 let group = Arc::clone(&group);
                 move || {
@@ -880,8 +965,10 @@ mod model {
                 }
             });
             group.set_asleep(1, true);
+
             let sleeps = group.is_quiet(1, || 0);
             kernel.join().unwrap();
+
             if let Some(wake) = worker.join().unwrap() {
                 assert!(!sleeps || wake == Some(1), "sleeps beside a ring above T");
             }

@@ -1,9 +1,10 @@
-//! The application's half of a ring that is shared with the kernel: one side produces, the other consumes.
+//! The application's half of a ring that is shared with the kernel: one side produces, the other
+//! consumes.
 //!
-//! AF_XDP has four of them per queue (fill, rx, tx, completion; kernel documentation, `networking/af_xdp.rst`). Two
-//! free-running 32-bit indices show the progress of each side; slots from the consumer's index up to the producer's
-//! belong to the consumer, the others to the producer. Both halves are here because the simulated kernel uses the other
-//! one.
+//! AF_XDP has four of them per queue (fill, rx, tx, completion; kernel documentation,
+//! `networking/af_xdp.rst`). Two free-running 32-bit indices show the progress of each side; slots
+//! from the consumer's index up to the producer's belong to the consumer, the others to the
+//! producer. Both halves are here because the simulated kernel uses the other one.
 
 #![allow(unsafe_code)]
 
@@ -39,9 +40,9 @@ pub(crate) struct SharedRing<T> {
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the pointers refer to memory that `_owner` keeps alive and that is not tied to a thread; the indices
-// are atomics, and the slots are only accessed through `Producer` and `Consumer`, of which there is one each
-// (guaranteed by the caller of `from_parts`).
+// SAFETY: the pointers refer to memory that `_owner` keeps alive and that is not tied to a thread;
+// the indices are atomics, and the slots are only accessed through `Producer` and `Consumer`, of
+// which there is one each (guaranteed by the caller of `from_parts`).
 unsafe impl<T: Send> Send for SharedRing<T> {}
 // SAFETY: as above: a shared reference only permits access to the atomics.
 unsafe impl<T: Send> Sync for SharedRing<T> {}
@@ -54,9 +55,9 @@ impl<T: Copy> SharedRing<T> {
     ///
     /// # Safety
     ///
-    /// The addresses must be valid and suitably aligned for as long as `owner` lives; `capacity` slots, a power
-    /// of two, must be mapped; and at most one `Producer` and one `Consumer` may be made on the memory in all,
-    /// the kernel's own half included.
+    /// The addresses must be valid and suitably aligned for as long as `owner` lives; `capacity`
+    /// slots, a power of two, must be mapped; and at most one `Producer` and one `Consumer` may be
+    /// made on the memory in all, the kernel's own half included.
     pub(crate) unsafe fn from_parts(
         producer: NonNull<AtomicU32>,
         consumer: NonNull<AtomicU32>,
@@ -103,14 +104,18 @@ impl<T: Copy> SharedRing<T> {
     #[cfg(not(loom))]
     unsafe fn copy_out(&self, start: u32, count: u32, out: &mut Vec<T>) {
         let (first, run) = self.run(start, count);
+
         // SAFETY: `run` keeps the range inside the mapped slots; the caller owns them, so no code
         // writes while the slice lives. `UnsafeCell<T>` has the layout of `T`.
-        let slots = unsafe { std::slice::from_raw_parts(self.slots.as_ptr().add(first).cast::<T>(), run) };
+        let slots =
+            unsafe { std::slice::from_raw_parts(self.slots.as_ptr().add(first).cast::<T>(), run) };
         out.extend_from_slice(slots);
+
         if run < count as usize {
             // SAFETY: as above; the rest starts at slot 0.
-            let rest =
-                unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast::<T>(), count as usize - run) };
+            let rest = unsafe {
+                std::slice::from_raw_parts(self.slots.as_ptr().cast::<T>(), count as usize - run)
+            };
             out.extend_from_slice(rest);
         }
     }
@@ -137,7 +142,10 @@ impl<T: Copy> SharedRing<T> {
         for (slots, items) in [(first, before_wrap), (0, after_wrap)] {
             // SAFETY: `run` keeps the range inside the mapped slots; the caller owns them.
             let slots = unsafe {
-                std::slice::from_raw_parts_mut(self.slots.as_ptr().add(slots).cast::<T>(), items.len())
+                std::slice::from_raw_parts_mut(
+                    self.slots.as_ptr().add(slots).cast::<T>(),
+                    items.len(),
+                )
             };
             for (slot, item) in slots.iter_mut().zip(items) {
                 *slot = convert(item);
@@ -171,13 +179,15 @@ pub(crate) struct HeapRing<T> {
     slots: Box<[UnsafeCell<T>]>,
 }
 
-// SAFETY: the slots are only accessed through the one `Producer` and the one `Consumer` that `pair` returns.
+// SAFETY: the slots are only accessed through the one `Producer` and the one `Consumer` that `pair`
+// returns.
 #[cfg(any(test, feature = "sim"))]
 unsafe impl<T: Send> Sync for HeapRing<T> {}
 
 #[cfg(any(test, feature = "sim"))]
 impl<T: Copy + Default + Send + 'static> HeapRing<T> {
-    /// Both halves of a new ring of `capacity` slots, a power of two, whose indices begin at `start`.
+    /// Both halves of a new ring of `capacity` slots, a power of two, whose indices begin at
+    /// `start`.
     pub(crate) fn pair(capacity: u32, start: u32) -> (Producer<T>, Consumer<T>) {
         let ring = Arc::new(Self {
             producer: AtomicU32::new(start),
@@ -186,8 +196,8 @@ impl<T: Copy + Default + Send + 'static> HeapRing<T> {
             slots: (0..capacity).map(|_| UnsafeCell::new(T::default())).collect(),
         });
         let half = || {
-            // SAFETY: the parts live inside the `Arc` that is passed as the owner, `capacity` slots were
-            // allocated, and this function creates exactly one half of each kind.
+            // SAFETY: the parts live inside the `Arc` that is passed as the owner, `capacity` slots
+            // were allocated, and this function creates exactly one half of each kind.
             unsafe {
                 SharedRing::from_parts(
                     NonNull::from(&ring.producer),
@@ -203,8 +213,8 @@ impl<T: Copy + Default + Send + 'static> HeapRing<T> {
     }
 }
 
-/// Shows a ring's fill level without producing, consuming or keeping it alive: a mapped ring would keep its
-/// socket open.
+/// Shows a ring's fill level without producing, consuming or keeping it alive: a mapped ring would
+/// keep its socket open.
 #[derive(Debug, Clone)]
 pub(crate) struct Gauge<T>(Weak<SharedRing<T>>);
 
@@ -212,16 +222,16 @@ impl<T: Copy> Gauge<T> {
     /// Number of filled slots: a snapshot, which may be outdated at once; 0 if the ring is gone.
     pub(crate) fn filled(&self) -> u32 {
         let Some(ring) = self.0.upgrade() else { return 0 };
-        // Acquire: the consumer saw the producer at least this far, so the load below is no older than
-        // that, and the difference is never negative.
+        // Acquire: the consumer saw the producer at least this far, so the load below is no older
+        // than that, and the difference is never negative.
         let consumer = ring.consumer().load(Ordering::Acquire);
         let filled = ring.producer().load(Ordering::Relaxed).wrapping_sub(consumer);
         // If both sides advance between the two loads, the ring looks fuller than it is.
         filled.min(ring.capacity)
     }
 
-    /// The producer's index: the total number of filled slots, modulo 2^32, if it started at 0 as the kernel's indices do;
-    /// `None` if the ring is gone.
+    /// The producer's index: the total number of filled slots, modulo 2^32, if it started at 0 as
+    /// the kernel's indices do; `None` if the ring is gone.
     pub(crate) fn produced(&self) -> Option<u32> {
         self.0.upgrade().map(|ring| ring.producer().load(Ordering::Acquire))
     }
@@ -265,13 +275,18 @@ impl<T: Copy> Consumer<T> {
     ///
     /// When the producer's index is further ahead than the ring is long.
     pub(crate) fn available(&mut self) -> Result<u32, BrokenRing> {
-        // Acquire pairs with the producer's release of its index: having seen the new index, we also
-        // see the slots that were filled before it.
+        // Acquire pairs with the producer's release of its index: having seen the new index, we
+        // also see the slots that were filled before it.
         let producer = self.shared.producer().load(Ordering::Acquire);
         let available = producer.wrapping_sub(self.head);
         if available > self.shared.capacity {
-            return Err(BrokenRing { producer, consumer: self.head, capacity: self.shared.capacity });
+            return Err(BrokenRing {
+                producer,
+                consumer: self.head,
+                capacity: self.shared.capacity,
+            });
         }
+
         // Stored only after the check: `take_into` trusts it.
         self.tail = producer;
         Ok(available)
@@ -306,8 +321,8 @@ impl<T: Copy> Consumer<T> {
         self.shared.consumer().store(self.head, Ordering::Release);
     }
 
-    /// For a simulated kernel that goes to sleep or wakes up: sets whether the producer must call it. It must
-    /// look at the ring once more before it sleeps.
+    /// For a simulated kernel that goes to sleep or wakes up: sets whether the producer must call
+    /// it. It must look at the ring once more before it sleeps.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn set_needs_wakeup(&self, needed: bool) {
         self.shared.flags().store(if needed { NEED_WAKEUP } else { 0 }, Ordering::Relaxed);
@@ -315,8 +330,8 @@ impl<T: Copy> Consumer<T> {
         fence(Ordering::SeqCst);
     }
 
-    /// Publishes an index beyond the filled slots, as a faulty kernel might; [`release`](Self::release)
-    /// publishes a valid one again.
+    /// Publishes an index beyond the filled slots, as a faulty kernel might;
+    /// [`release`](Self::release) publishes a valid one again.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn break_index(&self) {
         let beyond = self.head.wrapping_add(self.shared.capacity + 1);
@@ -358,7 +373,8 @@ impl<T: Copy> Producer<T> {
     ///
     /// When the consumer's index is ahead of what was produced.
     pub(crate) fn free(&mut self) -> Result<u32, BrokenRing> {
-        // Acquire pairs with the consumer's release: it has finished reading the slots that we now reuse.
+        // Acquire pairs with the consumer's release: it has finished reading the slots that we now
+        // reuse.
         self.head = self.shared.consumer().load(Ordering::Acquire);
         let capacity = self.shared.capacity;
         capacity.checked_sub(self.tail.wrapping_sub(self.head)).ok_or(BrokenRing {
@@ -382,8 +398,8 @@ impl<T: Copy> Producer<T> {
         self.head
     }
 
-    /// Appends to `out` the filled slots that the consumer has not taken yet. The consumer may take them
-    /// during this call.
+    /// Appends to `out` the filled slots that the consumer has not taken yet. The consumer may take
+    /// them during this call.
     ///
     /// # Errors
     ///
@@ -395,8 +411,8 @@ impl<T: Copy> Producer<T> {
         Ok(())
     }
 
-    /// Fills slots with as many of `items` as there is room for, each converted by `convert`; the consumer sees
-    /// them after [`submit`](Self::submit). Returns their number.
+    /// Fills slots with as many of `items` as there is room for, each converted by `convert`; the
+    /// consumer sees them after [`submit`](Self::submit). Returns their number.
     ///
     /// # Errors
     ///
@@ -417,22 +433,23 @@ impl<T: Copy> Producer<T> {
 
     /// Publishes the filled slots to the consumer.
     pub(crate) fn submit(&mut self) {
-        // Release pairs with the consumer's acquire: the slots' contents are written before the index.
+        // Release pairs with the consumer's acquire: the slots' contents are written before the
+        // index.
         self.shared.producer().store(self.tail, Ordering::Release);
     }
 
     /// Whether the kernel sleeps and must be called to look at the ring. Call this after
     /// [`submit`](Self::submit).
     pub(crate) fn needs_wakeup(&self) -> bool {
-        // The kernel sets the flag, then looks at the ring once more; we publish the ring, then look
-        // at the flag. Without a full fence between our store and our load, both sides could miss
-        // each other and the ring would sleep with work in it.
+        // The kernel sets the flag, then looks at the ring once more; we publish the ring, then
+        // look at the flag. Without a full fence between our store and our load, both sides could
+        // miss each other and the ring would sleep with work in it.
         fence(Ordering::SeqCst);
         self.shared.flags().load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
-    /// Publishes an index beyond the ring, as a faulty kernel might; [`submit`](Self::submit) publishes a valid
-    /// one again.
+    /// Publishes an index beyond the ring, as a faulty kernel might; [`submit`](Self::submit)
+    /// publishes a valid one again.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn break_index(&self) {
         let beyond = self.tail.wrapping_add(self.shared.capacity + 1);
@@ -585,6 +602,7 @@ mod model {
         model(|| {
             let (mut producer, mut consumer) = HeapRing::pair(4, u32::MAX);
             let gauge = consumer.gauge();
+
             let taker = thread::spawn(move || {
                 let mut seen = Vec::new();
                 consumer.take_into(&mut seen, 2).unwrap();
@@ -598,6 +616,7 @@ mod model {
             });
             assert!(gauge.filled() <= 2);
             putter.join().unwrap();
+
             let (taken, _consumer) = taker.join().unwrap();
             assert_eq!(gauge.filled() + taken, 2);
         });

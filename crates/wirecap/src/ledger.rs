@@ -1,8 +1,8 @@
 //! The ledger: the account of a capture's packets.
 //!
-//! *seen*: reached the capture. *filtered*: seen, and rejected by the filter. *offered* = seen - filtered. *delivered*:
-//! handed out in a chunk. offered = delivered + dropped, with drops by reason. A number that is not counted is `None`,
-//! shown as "not reported", never as 0.
+//! *seen*: reached the capture. *filtered*: seen, and rejected by the filter. *offered* = seen -
+//! filtered. *delivered*: handed out in a chunk. offered = delivered + dropped, with drops by
+//! reason. A number that is not counted is `None`, shown as "not reported", never as 0.
 
 mod counted;
 mod recorded;
@@ -27,14 +27,14 @@ pub use verdict::{Answer, Verdict};
 pub enum Mode {
     /// Every worker reads its own rings: `B-(M,R)`.
     Basic,
-    /// Workers also read rings of their buddy group whose backlog exceeds the threshold T, a share of the pool between
-    /// 0 and 1: `A-(M,R,T)`.
+    /// Workers also read rings of their buddy group whose backlog exceeds the threshold T, a share
+    /// of the pool between 0 and 1: `A-(M,R,T)`.
     Advanced(f64),
 }
 
 impl Mode {
-    /// The configuration with M cells per chunk and R chunks per pool, in the paper's notation: `B-(256,500)`,
-    /// `A-(256,500,60)`.
+    /// The configuration with M cells per chunk and R chunks per pool, in the paper's notation:
+    /// `B-(256,500)`, `A-(256,500,60)`.
     pub fn notation(&self, m: u32, r: u32) -> String {
         match self {
             Self::Basic => format!("B-({m},{r})"),
@@ -46,20 +46,21 @@ impl Mode {
 /// Packets that were offered and not delivered, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Drops {
-    /// Every cell of the ring's pool was in use. Counted if the kernel copies packets into cells, and by the engine
-    /// `packet`. A zero-copy driver without a cell leaves packets in the device, which counts them as `device` if it
-    /// reports any (see [`Account::starved`]).
+    /// Every cell of the ring's pool was in use. Counted if the kernel copies packets into cells,
+    /// and by the engine `packet`. A zero-copy driver without a cell leaves packets in the device,
+    /// which counts them as `device` if it reports any (see [`Account::starved`]).
     pub no_cell: u64,
     /// The rx ring had no room.
     pub ring_full: u64,
-    /// The device or its driver dropped them before any program saw them. Counted per interface: `None` for a single
-    /// ring, and if the driver reports nothing.
+    /// The device or its driver dropped them before any program saw them. Counted per interface:
+    /// `None` for a single ring, and if the driver reports nothing.
     pub device: Option<u64>,
-    /// Their receive queue was added during the capture and had no ring yet; they went to the host. Counted per
-    /// interface: 0 for a single ring.
+    /// Their receive queue was added during the capture and had no ring yet; they went to the host.
+    /// Counted per interface: 0 for a single ring.
     pub no_ring: u64,
-    /// Other reasons: left in the ring when the capture was closed, described by an invalid descriptor, or, with the
-    /// engine `packet`, dropped by the kernel between two blocks although blocks were free.
+    /// Other reasons: left in the ring when the capture was closed, described by an invalid
+    /// descriptor, or, with the engine `packet`, dropped by the kernel between two blocks although
+    /// blocks were free.
     pub other: u64,
 }
 
@@ -99,18 +100,19 @@ pub struct Account {
     pub dropped: Drops,
     /// Chunks captured by a worker other than the ring's own.
     pub offloaded_chunks: u64,
-    /// The offloaded chunks that were taken regardless of the threshold, because the ring's worker was stuck or
-    /// gone.
+    /// The offloaded chunks that were taken regardless of the threshold, because the ring's worker
+    /// was stuck or gone.
     pub abandoned_chunks: u64,
-    /// Delivered packets longer than the MTU ([`Warning::SuperPackets`](crate::Warning::SuperPackets)).
+    /// Delivered packets longer than the MTU
+    /// ([`Warning::SuperPackets`](crate::Warning::SuperPackets)).
     pub super_packets: u64,
-    /// Zero-copy: delivered packets that the device cut at the end of a buffer; the driver delivers the rest as further
-    /// packets.
+    /// Zero-copy: delivered packets that the device cut at the end of a buffer; the driver delivers
+    /// the rest as further packets.
     pub cut: u64,
     /// Engine `packet`: times that the kernel waited for a block that was still held.
     pub stalls: u64,
-    /// Zero-copy: times that the driver found no cell on the fill ring. Only the device knows whether a packet was
-    /// lost.
+    /// Zero-copy: times that the driver found no cell on the fill ring. Only the device knows
+    /// whether a packet was lost.
     pub starved: u64,
 }
 
@@ -134,10 +136,12 @@ impl Account {
         self.abandoned_chunks += other.abandoned_chunks;
         self.super_packets += other.super_packets;
         self.cut += other.cut;
+
         #[cfg(sabotage)]
         if crate::sabotage::is("cut-not-in-sum") {
             self.cut -= other.cut;
         }
+
         self.stalls += other.stalls;
         self.starved += other.starved;
     }
@@ -157,24 +161,36 @@ pub(crate) struct HandedOut {
 }
 
 impl HandedOut {
-    /// Counts a chunk and returns its sequence number. `offloaded`: a buddy gets it; `abandoned`: regardless of
-    /// the threshold.
+    /// Counts a chunk and returns its sequence number. `offloaded`: a buddy gets it; `abandoned`:
+    /// regardless of the threshold.
     #[inline]
-    pub(crate) fn count(&mut self, packets: u64, bytes: u64, offloaded: bool, abandoned: bool) -> u64 {
+    pub(crate) fn count(
+        &mut self,
+        packets: u64,
+        bytes: u64,
+        offloaded: bool,
+        abandoned: bool,
+    ) -> u64 {
         let sequence = self.chunks;
         #[cfg(sabotage)]
-        if crate::sabotage::is("sequence-stands-still-when-offloaded") && offloaded && self.chunks > 0 {
+        if crate::sabotage::is("sequence-stands-still-when-offloaded")
+            && offloaded
+            && self.chunks > 0
+        {
             self.chunks -= 1;
         }
+
         self.chunks += 1;
         self.packets += packets;
         self.bytes += bytes;
         self.offloaded_chunks += u64::from(offloaded);
         self.abandoned_chunks += u64::from(abandoned);
+
         sequence
     }
 
-    /// Counts packets that are read in place, without a chunk, with their bytes and the super-packets among them.
+    /// Counts packets that are read in place, without a chunk, with their bytes and the
+    /// super-packets among them.
     #[inline]
     pub(crate) fn count_in_place(&mut self, packets: u64, bytes: u64, super_packets: u64) {
         self.packets += packets;
@@ -217,8 +233,8 @@ pub struct RingLedger {
     pub account: Account,
 }
 
-/// The packets of one interface in a capture of all interfaces. The rings' rows have the packets that were dropped: the kernel
-/// does not report of which interface they were.
+/// The packets of one interface in a capture of all interfaces. The rings' rows have the packets
+/// that were dropped: the kernel does not report of which interface they were.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InterfaceLedger {
     /// Its name when it was first seen.
@@ -236,11 +252,13 @@ pub struct InterfaceLedger {
 pub struct PortDrops {
     /// The tx ring had no room: the device did not keep up.
     pub ring_full: u64,
-    /// The device rejected them (EBUSY, ENOBUFS): the device or its peer had no room, or there was no carrier.
+    /// The device rejected them (EBUSY, ENOBUFS): the device or its peer had no room, or there was
+    /// no carrier.
     pub refused: u64,
     /// The interface was down or removed.
     pub down: u64,
-    /// Longer than the interface permits, shorter than an Ethernet header, or cut short by the capture.
+    /// Longer than the interface permits, shorter than an Ethernet header, or cut short by the
+    /// capture.
     pub bad_length: u64,
     /// They had to be copied, and no cell for new packets was free.
     pub no_cell: u64,
@@ -258,16 +276,18 @@ impl PortDrops {
 /// The account of the packets to be sent on an interface: taken = sent + dropped + waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct PortAccount {
-    /// Packets handed over and flushed; packets that wait in a [`Port`](crate::Port) for its next flush are not counted
-    /// yet.
+    /// Packets handed over and flushed; packets that wait in a [`Port`](crate::Port) for its next
+    /// flush are not counted yet.
     pub taken: u64,
-    /// Packets that the kernel accepted and the device did not reject. The kernel does not report their transmission.
+    /// Packets that the kernel accepted and the device did not reject. The kernel does not report
+    /// their transmission.
     pub sent: u64,
     /// Bytes of the packets sent, with the engine `xdp` including rejected ones.
     pub bytes: u64,
     /// Packets that could not be sent.
     pub dropped: PortDrops,
-    /// Packets on the tx ring that the kernel has not taken yet, and packets that wait for earlier chunks.
+    /// Packets on the tx ring that the kernel has not taken yet, and packets that wait for earlier
+    /// chunks.
     pub waiting: u64,
     /// Packets that had to be copied.
     pub copied: u64,
@@ -302,7 +322,8 @@ pub struct PortLedger {
     pub account: PortAccount,
 }
 
-/// The account of every packet of a capture, per ring and in total. Serialises to the JSON object that `--json` prints.
+/// The account of every packet of a capture, per ring and in total. Serialises to the JSON object
+/// that `--json` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ledger {
     /// The engine: `xdp` or `packet`, or both if interfaces differ.
@@ -321,7 +342,8 @@ pub struct Ledger {
     /// [`Packet::seen_interface`](crate::Packet::seen_interface).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<InterfaceLedger>,
-    /// The ports, in the order of [`Capture::ports`](crate::Capture::ports); none unless the capture forwards.
+    /// The ports, in the order of [`Capture::ports`](crate::Capture::ports); none unless the
+    /// capture forwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortLedger>,
     /// The account of the packets that the application recorded, if it has reported it.
@@ -330,20 +352,21 @@ pub struct Ledger {
     /// Packets that the application lost after delivery, if it has reported them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_later: Vec<LostLater>,
-    /// The drops of each interface's device, in the order of [`Capture::interfaces`](crate::Capture::interfaces);
-    /// `None` if it reports none.
+    /// The drops of each interface's device, in the order of
+    /// [`Capture::interfaces`](crate::Capture::interfaces); `None` if it reports none.
     #[serde(skip)]
     pub device_drops: Vec<Option<u64>>,
     /// Periods in which packets may have passed uncaptured and uncounted.
     pub unseen: Vec<Unseen>,
     /// What the devices counted as received, compared with what the capture saw.
     pub counted: Vec<Counted>,
-    /// The times of the last packets of interfaces that may have been dead since then, because no counter shows whether
-    /// they were quiet or dead; of an interface with a queue that was silent for a second while others received, the time
-    /// before that, also if the queue received again.
+    /// The times of the last packets of interfaces that may have been dead since then, because no
+    /// counter shows whether they were quiet or dead; of an interface with a queue that was silent
+    /// for a second while others received, the time before that, also if the queue received again.
     #[serde(serialize_with = "as_unix_seconds")]
     pub quiet_since: Vec<SystemTime>,
-    /// Whether a driver that ran out of cells delivers wrong packets meanwhile: igb may repeat or mix them.
+    /// Whether a driver that ran out of cells delivers wrong packets meanwhile: igb may repeat or
+    /// mix them.
     pub starved_wrong: bool,
     /// The savefile whose rest could not be read, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -357,7 +380,10 @@ fn as_seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Resul
     serializer.serialize_f64(duration.as_secs_f64())
 }
 
-fn as_unix_seconds<S: serde::Serializer>(times: &[SystemTime], serializer: S) -> Result<S::Ok, S::Error> {
+fn as_unix_seconds<S: serde::Serializer>(
+    times: &[SystemTime],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(times.iter().copied().map(unseen::unix_seconds))
 }
 
@@ -373,6 +399,7 @@ impl Ledger {
         let mut total = Account { filtered: Some(0), ..Account::default() };
         rings.iter().for_each(|ring| total.add(&ring.account));
         total.dropped.device = device_drops.iter().copied().flatten().reduce(|a, b| a + b);
+
         let total = total.balanced();
         Self {
             engine,
@@ -407,7 +434,8 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// The devices' counts beside the seen packets: one line if all agree, otherwise one for each that does not.
+    /// The devices' counts beside the seen packets: one line if all agree, otherwise one for each
+    /// that does not.
     fn write_counted(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let compared: Vec<&Counted> =
             self.counted.iter().filter(|counted| counted.not_compared.is_none()).collect();
@@ -415,12 +443,15 @@ impl Ledger {
         if wrong.peek().is_some() {
             return wrong.try_for_each(|counted| writeln!(f, "{counted}"));
         }
+
         let Some(first) = compared.first() else { return Ok(()) };
         let sum = |count: fn(&Counted) -> u64| compared.iter().map(|counted| count(counted)).sum();
         let interface = first.interface();
         let is_one = compared.iter().all(|counted| counted.interface() == interface);
         let place = if is_one { interface.to_owned() } else { "sum".to_owned() };
-        let (device, seen) = (sum(|counted| counted.device), (sum(|c| c.seen.0), sum(|c| c.seen.1)));
+        let device = sum(|counted| counted.device);
+        let seen = (sum(|c| c.seen.0), sum(|c| c.seen.1));
+
         writeln!(f, "{}", Counted { place, device, seen, ..Counted::default() })
     }
 
@@ -432,8 +463,10 @@ impl Ledger {
         };
         let mut rows = vec![["interface", "delivered", "bytes"].map(str::to_owned)];
         rows.extend(self.interfaces.iter().filter(|interface| interface.delivered > 0).map(row));
+
         let silent = self.interfaces.len() + 1 - rows.len();
         write_table(f, &rows)?;
+
         match silent {
             0 => Ok(()),
             silent => writeln!(
@@ -461,7 +494,8 @@ impl Ledger {
         let row = |port: &PortLedger| {
             let PortAccount { taken, sent, dropped, waiting, .. } = port.account;
             let PortDrops { ring_full, refused, down, bad_length, no_cell, other } = dropped;
-            let counts = [taken, sent, ring_full, refused, down, bad_length, no_cell, other, waiting];
+            let counts =
+                [taken, sent, ring_full, refused, down, bad_length, no_cell, other, waiting];
             let [a, b, c, d, e, f, g, h, i] = counts.map(grouped);
             [port.name.clone(), a, b, c, d, e, f, g, h, i]
         };
@@ -474,10 +508,12 @@ fn reported(count: Option<u64>) -> String {
 }
 
 impl fmt::Display for Ledger {
-    /// A table of the rings with their sum, one of the ports if there are any, and the verdict as its last line.
+    /// A table of the rings with their sum, one of the ports if there are any, and the verdict as
+    /// its last line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.duration.as_secs_f64();
         writeln!(f, "{} engine, {}, {seconds:.1} s", self.engine, self.mode)?;
+
         let head = [
             "ring",
             "offered",
@@ -491,43 +527,71 @@ impl fmt::Display for Ledger {
         ];
         let row = |name: &str, account: &Account, device: String| {
             let drops = &account.dropped;
-            let counts = [account.offered, account.delivered, drops.no_cell, drops.ring_full].map(grouped);
+            let counts =
+                [account.offered, account.delivered, drops.no_cell, drops.ring_full].map(grouped);
             let [offered, delivered, no_cell, ring_full] = counts;
-            let (other, offloaded) = (grouped(drops.other), grouped(account.offloaded_chunks));
+            let other = grouped(drops.other);
+            let offloaded = grouped(account.offloaded_chunks);
             let filtered = reported(account.filtered);
-            [name.to_owned(), offered, delivered, no_cell, ring_full, device, other, filtered, offloaded]
+
+            [
+                name.to_owned(),
+                offered,
+                delivered,
+                no_cell,
+                ring_full,
+                device,
+                other,
+                filtered,
+                offloaded,
+            ]
         };
+
         let mut rows = vec![head.map(str::to_owned)];
         rows.extend(self.rings.iter().map(|ring| row(&ring.name, &ring.account, "-".to_owned())));
         rows.push(row("sum", &self.total, reported(self.total.dropped.device)));
         write_table(f, &rows)?;
+
         for ring in self.rings.iter().filter(|ring| ring.account.abandoned_chunks > 0) {
             let chunks = grouped(ring.account.abandoned_chunks);
-            writeln!(f, "{}: its worker was stuck or gone; buddies took {chunks} chunks for it", ring.name)?;
+            writeln!(
+                f,
+                "{}: its worker was stuck or gone; buddies took {chunks} chunks for it",
+                ring.name
+            )?;
         }
+
         if !self.interfaces.is_empty() {
             self.write_interfaces(f)?;
         }
+
         self.unseen.iter().try_for_each(|unseen| writeln!(f, "{unseen}"))?;
         self.write_counted(f)?;
+
         if !self.ports.is_empty() {
             write_table(f, &self.port_rows())?;
         }
+
         if let Some(recorded) = &self.recorded {
             let mut rows = recorded.rows(self.total.delivered);
+
             if recorded.to.len() > NAME_MAX {
                 writeln!(f, "recorded to {}", recorded.to)?;
                 rows.iter_mut().for_each(|row| row[0].clear());
             }
+
             write_table(f, &rows)?;
+
             if recorded.unread > 0 {
                 let packets = count_of(recorded.unread, "packet", "packets");
                 writeln!(f, "{}: its reader closed it and left {packets}", recorded.to)?;
             }
+
             if let Some(line) = self.untimed() {
                 writeln!(f, "{line}: their time in the file is 0")?;
             }
         }
+
         write!(f, "{}", self.verdict())
     }
 }
@@ -537,14 +601,17 @@ const NAME_MAX: usize = 24;
 /// The minimum width of a terminal.
 const COLUMNS: usize = 80;
 
-/// Columns as wide as their widest entry; the first one left-aligned, the others right-aligned. If that is wider than a
-/// terminal, columns with only zeros are listed in a line below the table, and then headings of two words take two
-/// lines.
+/// Columns as wide as their widest entry; the first one left-aligned, the others right-aligned. If
+/// that is wider than a terminal, columns with only zeros are listed in a line below the table, and
+/// then headings of two words take two lines.
 fn write_table<const N: usize>(f: &mut fmt::Formatter<'_>, rows: &[[String; N]]) -> fmt::Result {
-    let mut rows: Vec<Vec<&str>> = rows.iter().map(|row| row.iter().map(String::as_str).collect()).collect();
+    let mut rows: Vec<Vec<&str>> =
+        rows.iter().map(|row| row.iter().map(String::as_str).collect()).collect();
     let mut zero = Vec::new();
+
     if table_width(&rows) > COLUMNS {
-        let is_zero = |column: &usize| rows[1..].iter().all(|row| matches!(row[*column], "0" | "-"));
+        let is_zero =
+            |column: &usize| rows[1..].iter().all(|row| matches!(row[*column], "0" | "-"));
         let columns: Vec<usize> = (1..N).filter(is_zero).collect();
         zero = columns.iter().map(|column| rows[0][*column]).collect();
         for row in &mut rows {
@@ -552,13 +619,16 @@ fn write_table<const N: usize>(f: &mut fmt::Formatter<'_>, rows: &[[String; N]])
             row.retain(|_| !columns.contains(&column.next().expect("it has no end")));
         }
     }
+
     if table_width(&rows) > COLUMNS {
         let (first, second): (Vec<&str>, Vec<&str>) =
             rows[0].iter().map(|heading| heading.split_once(' ').unwrap_or(("", heading))).unzip();
         rows[0] = second;
         rows.insert(0, first);
     }
+
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+
     for row in &rows {
         let mut line = format!("{:<width$}", row[0], width = width(0));
         for (column, entry) in row.iter().enumerate().skip(1) {
@@ -566,6 +636,7 @@ fn write_table<const N: usize>(f: &mut fmt::Formatter<'_>, rows: &[[String; N]])
         }
         writeln!(f, "{}", line.trim_end())?;
     }
+
     if zero.is_empty() { Ok(()) } else { writeln!(f, "0: {}", zero.join(", ")) }
 }
 
@@ -586,7 +657,13 @@ mod tests {
     }
 
     fn ledger(rings: Vec<RingLedger>, device: Option<u64>) -> Ledger {
-        Ledger::of("xdp", "B-(256,512)".to_owned(), Duration::from_millis(1500), rings, vec![device])
+        Ledger::of(
+            "xdp",
+            "B-(256,512)".to_owned(),
+            Duration::from_millis(1500),
+            rings,
+            vec![device],
+        )
     }
 
     #[test]
@@ -602,13 +679,20 @@ mod tests {
     fn ports_have_a_table_and_a_place_in_json_where_there_are_any() {
         let mut ledger = ledger(vec![ring("a@0", 1000, 0)], Some(0));
         assert!(serde_json::to_value(&ledger).unwrap().get("ports").is_none());
+
         let dropped = PortDrops { ring_full: 7, down: 3, ..PortDrops::default() };
         let account = PortAccount { taken: 1000, sent: 990, dropped, ..PortAccount::default() };
         ledger.ports.push(PortLedger { name: "b".to_owned(), account });
+
         let text = ledger.to_string();
-        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert!(lines.contains(&vec!["b", "1,000", "990", "7", "0", "3", "0", "0", "0", "0"]), "{text}");
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(
+            lines.contains(&vec!["b", "1,000", "990", "7", "0", "3", "0", "0", "0", "0"]),
+            "{text}"
+        );
         assert!(text.ends_with("lossless: no (10 packets lost: 10 not sent)"), "{text}");
+
         let json = serde_json::to_value(&ledger).unwrap();
         assert_eq!(
             (&json["ports"][0]["name"], &json["ports"][0]["dropped"]["down"]),
@@ -626,17 +710,25 @@ mod tests {
         };
         let mut large = ring("enp129s0f0@12", 9_999_999_999, 0);
         large.account.filtered = Some(7);
+
         let mut ledger = ledger(vec![large.clone(), large.clone()], None);
         assert!(wide(&ledger) <= COLUMNS, "{ledger}");
-        assert!(ledger.to_string().contains("\n0: no cell, ring full, other, offloaded\n"), "{ledger}");
+        assert!(
+            ledger.to_string().contains("\n0: no cell, ring full, other, offloaded\n"),
+            "{ledger}"
+        );
+
         let to = "/var/lib/wirecap/recordings/eth0-%Y%m%d-%H%M%S-%i.pcapng.zst".to_owned();
-        let (written, in_file) = (19_999_999_998, 19_999_999_998);
+        let written = 19_999_999_998;
+        let in_file = 19_999_999_998;
         ledger.recorded = Some(Recorded { to, written, in_file, ..Recorded::default() });
         assert!(wide(&ledger) <= COLUMNS, "{ledger}");
+
         let dropped = Drops { no_cell: 1_234_567, ring_full: 89, ..Drops::default() };
         large.account = Account { dropped, ..large.account }.balanced();
         ledger = self::ledger(vec![large], Some(3));
         assert!(wide(&ledger) <= COLUMNS, "{ledger}");
+
         let text = ledger.to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["no", "ring"], "{text}");
@@ -646,6 +738,7 @@ mod tests {
     fn interfaces_have_a_table_without_the_silent_ones_and_losses_are_in_the_sum_only() {
         let mut ledger = ledger(vec![ring("any@0", 50, 3)], None);
         assert!(serde_json::to_value(&ledger).unwrap().get("interfaces").is_none());
+
         let seen = |name: &str, index, delivered| InterfaceLedger {
             name: name.to_owned(),
             index,
@@ -654,11 +747,17 @@ mod tests {
         };
         ledger.interfaces =
             vec![seen("lo", 1, 0), seen("eth0", 2, 1000), seen("pod1", 7, 30), seen("pod2", 8, 0)];
+
         let text = ledger.to_string();
-        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(lines.contains(&vec!["eth0", "1,000", "100,000"]), "{text}");
-        assert!(text.contains("\nno packets of 2 other interfaces\n") && !text.contains("\nlo "), "{text}");
+        assert!(
+            text.contains("\nno packets of 2 other interfaces\n") && !text.contains("\nlo "),
+            "{text}"
+        );
         assert!(text.ends_with("lossless: no (3 packets lost: 3 no free cell)"), "{text}");
+
         let json = serde_json::to_value(&ledger).unwrap();
         assert_eq!(
             json["interfaces"][2],
@@ -678,17 +777,24 @@ mod tests {
     #[test]
     fn delivered_packets_missing_in_the_file_are_lost() {
         let mut ledger = ledger(vec![ring("a@0", 100, 0)], Some(0));
-        let recorded = |in_file| Recorded { to: "f".to_owned(), written: 95, in_file, ..Recorded::default() };
+        let recorded =
+            |in_file| Recorded { to: "f".to_owned(), written: 95, in_file, ..Recorded::default() };
         ledger.recorded = Some(recorded(100));
         assert_eq!(ledger.verdict(), "lossless: yes");
         ledger.recorded = Some(recorded(90));
         assert!(!ledger.is_lossless());
         assert_eq!(ledger.verdict(), "lossless: no (10 packets lost: 10 not recorded)");
+
         let text = ledger.to_string();
-        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(lines.contains(&vec!["f", "100", "0", "0", "95", "90", "10"]), "{text}");
+
         let json = serde_json::to_value(&ledger).unwrap();
-        assert_eq!((&json["recorded"]["written"], &json["recorded"]["in_file"]), (&95.into(), &90.into()));
+        assert_eq!(
+            (&json["recorded"]["written"], &json["recorded"]["in_file"]),
+            (&95.into(), &90.into())
+        );
     }
 
     #[test]
@@ -707,7 +813,10 @@ mod tests {
         starved.account.starved = 1;
         let ledger = ledger(vec![starved], Some(0));
         assert!(!ledger.is_lossless());
-        assert_eq!(ledger.verdict(), "lossless: not known (a zero-copy driver ran out of cells 1 time)");
+        assert_eq!(
+            ledger.verdict(),
+            "lossless: not known (a zero-copy driver ran out of cells 1 time)"
+        );
     }
 
     #[test]
@@ -730,6 +839,7 @@ mod tests {
         assert_eq!(json["duration_s"], 1.5);
         assert_eq!(json["rings"][0]["name"], "a@0");
         assert_eq!(json["rings"][0]["delivered"], 7);
+
         for key in [
             "seen",
             "offered",
@@ -749,7 +859,10 @@ mod tests {
         let mut away = ring("a@0", 10, 0);
         away.account.abandoned_chunks = 1234;
         let text = ledger(vec![away, ring("a@1", 10, 0)], Some(0)).to_string();
-        assert!(text.contains("\na@0: its worker was stuck or gone; buddies took 1,234 chunks"), "{text}");
+        assert!(
+            text.contains("\na@0: its worker was stuck or gone; buddies took 1,234 chunks"),
+            "{text}"
+        );
         assert!(!text.contains("\na@1:"), "{text}");
     }
 
@@ -761,16 +874,39 @@ mod tests {
 
     #[test]
     fn the_accounts_of_ports_are_added_field_by_field() {
-        let dropped = PortDrops { ring_full: 1, refused: 3, down: 5, bad_length: 7, no_cell: 9, other: 11 };
+        let dropped =
+            PortDrops { ring_full: 1, refused: 3, down: 5, bad_length: 7, no_cell: 9, other: 11 };
         assert_eq!(dropped.total(), 36);
-        let one =
-            PortAccount { taken: 76, sent: 37, bytes: 1000, dropped, waiting: 13, copied: 15, late: 17 };
+
+        let one = PortAccount {
+            taken: 76,
+            sent: 37,
+            bytes: 1000,
+            dropped,
+            waiting: 13,
+            copied: 15,
+            late: 17,
+        };
         let mut both = one;
         both.add(&one);
-        let dropped =
-            PortDrops { ring_full: 2, refused: 6, down: 10, bad_length: 14, no_cell: 18, other: 22 };
-        let expected =
-            PortAccount { taken: 152, sent: 74, bytes: 2000, dropped, waiting: 26, copied: 30, late: 34 };
+
+        let dropped = PortDrops {
+            ring_full: 2,
+            refused: 6,
+            down: 10,
+            bad_length: 14,
+            no_cell: 18,
+            other: 22,
+        };
+        let expected = PortAccount {
+            taken: 152,
+            sent: 74,
+            bytes: 2000,
+            dropped,
+            waiting: 26,
+            copied: 30,
+            late: 34,
+        };
         assert_eq!(both, expected);
     }
 }

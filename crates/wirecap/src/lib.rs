@@ -1,12 +1,12 @@
 //! Packet capture on stock Linux: ring buffer pools, buddy groups, zero-copy chunks and a ledger.
 //!
-//! It rebuilds the system of Wu and DeMar, *WireCAP: a Novel Packet Capture Engine for Commodity NICs in
-//! High-speed Networks* (IMC 2014), on AF_XDP and AF_PACKET.
+//! It rebuilds the system of Wu and DeMar, *WireCAP: a Novel Packet Capture Engine for Commodity
+//! NICs in High-speed Networks* (IMC 2014), on AF_XDP and AF_PACKET.
 //!
-//! Every receive queue has a pool of R chunks of M packet buffers (cells). All cells are posted to the kernel,
-//! so a burst of R x M packets is kept even if the application reads nothing. Workers take filled cells as
-//! chunks, without copying them, and return them by dropping the chunk. An exact [ledger](Ledger) accounts for
-//! every packet.
+//! Every receive queue has a pool of R chunks of M packet buffers (cells). All cells are posted to
+//! the kernel, so a burst of R x M packets is kept even if the application reads nothing. Workers
+//! take filled cells as chunks, without copying them, and return them by dropping the chunk. An
+//! exact [ledger](Ledger) accounts for every packet.
 //!
 //! ```no_run
 //! let capture = wirecap::Capture::on("eth0") // all rings; "eth0@2" for one
@@ -78,8 +78,8 @@ pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
 pub use group::guarantee::{Guarantee, Shortfall};
 pub use ledger::{
-    Account, Answer, Counted, Drops, InterfaceLedger, Ledger, LostLater, Mode, PortAccount, PortDrops,
-    PortLedger, Recorded, RingLedger, Unseen, UnseenReason, Verdict,
+    Account, Answer, Counted, Drops, InterfaceLedger, Ledger, LostLater, Mode, PortAccount,
+    PortDrops, PortLedger, Recorded, RingLedger, Unseen, UnseenReason, Verdict,
 };
 pub use limits::Cgroup;
 pub use names::{Holder, RingName};

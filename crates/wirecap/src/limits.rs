@@ -10,8 +10,8 @@ use crate::error::OpenError;
 use crate::sys::opener::{self, Privilege};
 pub use cgroup::Cgroup;
 
-/// Fails if the machine or a memory cgroup of the process lacks the memory, or the process may not lock it: of
-/// `needed_bytes`, `locked_bytes` count against the limit.
+/// Fails if the machine or a memory cgroup of the process lacks the memory, or the process may not
+/// lock it: of `needed_bytes`, `locked_bytes` count against the limit.
 ///
 /// # Errors
 ///
@@ -20,10 +20,12 @@ pub(crate) fn check_memory(needed_bytes: u64, locked_bytes: u64) -> Result<(), O
     if let Some(limit_bytes) = locked_memory_limit().filter(|limit| locked_bytes > *limit) {
         return Err(OpenError::PoolTooLarge { needed_bytes: locked_bytes, limit_bytes });
     }
+
     let available_bytes = meminfo("MemAvailable").unwrap_or(u64::MAX);
     if needed_bytes > available_bytes {
         return Err(OpenError::NotEnoughMemory { needed_bytes, available_bytes });
     }
+
     let smallest = Cgroup::all().into_iter().min_by_key(Cgroup::available_bytes);
     match smallest.filter(|cgroup| needed_bytes > cgroup.available_bytes()) {
         Some(cgroup) => Err(OpenError::CgroupTooSmall {
@@ -36,7 +38,8 @@ pub(crate) fn check_memory(needed_bytes: u64, locked_bytes: u64) -> Result<(), O
     }
 }
 
-/// The limit on locked memory in bytes; `None` if there is none, or it does not apply to this process.
+/// The limit on locked memory in bytes; `None` if there is none, or it does not apply to this
+/// process.
 fn locked_memory_limit() -> Option<u64> {
     if opener::has(Privilege::LockedMemory) { None } else { locked_memory_rlimit() }
 }

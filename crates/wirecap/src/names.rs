@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`; if the packets of a queue are
-/// distributed over several rings, `eth0@2.0`, `eth0@2.1` and so on. If the rings of a whole interface share its
-/// packets by flow (engine `packet`), they are only numbered.
+/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`; if the packets
+/// of a queue are distributed over several rings, `eth0@2.0`, `eth0@2.1` and so on. If the rings of
+/// a whole interface share its packets by flow (engine `packet`), they are only numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RingName {
     /// The interface's name.

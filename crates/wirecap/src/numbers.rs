@@ -1,7 +1,7 @@
 //! Lists of numbers as people write them.
 
-/// `2`, `0-3`, `0,2`, `0-1,4`: the numbers in a list of ranges, in its order; `None` for anything else, and if one of
-/// them is `limit` or more.
+/// `2`, `0-3`, `0,2`, `0-1,4`: the numbers in a list of ranges, in its order; `None` for anything
+/// else, and if one of them is `limit` or more.
 pub(crate) fn parse_ranges(list: &str, limit: u32) -> Option<Vec<u32>> {
     let mut numbers = Vec::new();
     for part in list.split(',') {

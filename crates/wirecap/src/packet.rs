@@ -1,17 +1,19 @@
 //! The `packet` engine: AF_PACKET sockets with TPACKET_V3 rings on any interface (tap mode).
 //!
-//! The host keeps its traffic; the rings get copies. The memory of a ring's R x M cells is divided into R
-//! blocks of M cells each, which the kernel fills one after the other with packets of their actual length, so
-//! there is room for more short packets than in cells. The differences to the engine `xdp`:
+//! The host keeps its traffic; the rings get copies. The memory of a ring's R x M cells is divided
+//! into R blocks of M cells each, which the kernel fills one after the other with packets of their
+//! actual length, so there is room for more short packets than in cells. The differences to the
+//! engine `xdp`:
 //!
-//! - A block is handed over when it is full, or a fixed time after it was opened, so a packet may wait that
-//!   long.
-//! - A block belongs to the chunks made of it until the last of them is dropped, and the kernel uses the blocks
-//!   in turn: if the next block is still held, the kernel waits for it, and packets that arrive meanwhile are
-//!   lost (`no_cell`), although other blocks are free. So a chunk can be held for as long as the ring takes to
-//!   fill once.
-//! - If rings share an interface or a queue, the kernel selects the ring of a flow. It treats the security parameter index of IPsec
-//!   as ports. The index differs between the directions, so the two directions of an encrypted flow may arrive on two rings.
+//! - A block is handed over when it is full, or a fixed time after it was opened, so a packet may
+//!   wait that long.
+//! - A block belongs to the chunks made of it until the last of them is dropped, and the kernel
+//!   uses the blocks in turn: if the next block is still held, the kernel waits for it, and packets
+//!   that arrive meanwhile are lost (`no_cell`), although other blocks are free. So a chunk can be
+//!   held for as long as the ring takes to fill once.
+//! - If rings share an interface or a queue, the kernel selects the ring of a flow. It treats the
+//!   security parameter index of IPsec as ports. The index differs between the directions, so the
+//!   two directions of an encrypted flow may arrive on two rings.
 //! - A worker's descriptor stays readable while a chunk of the last block is held.
 //!
 //! A ring of which less than a quarter is free occasionally loses a packet that one CPU receives
@@ -71,8 +73,8 @@ pub use steering::Direction;
 
 /// The maximum number of interfaces that sockets of all interfaces leave to other sockets.
 pub(crate) const EXCLUDED_MAX: usize = filtering::EXCLUDED_MAX;
-/// Minimum bytes of a block: the longest packet that offloads make by default (64 KiB without headers), because
-/// the kernel truncates a packet that is longer than a block.
+/// Minimum bytes of a block: the longest packet that offloads make by default (64 KiB without
+/// headers), because the kernel truncates a packet that is longer than a block.
 const BLOCK_BYTES_MIN: u32 = 128 << 10;
 /// Bytes of the longest packet that offloads make by default, with its headers.
 const SUPER_PACKET_BYTES: u32 = (64 << 10) + 128;
@@ -80,13 +82,13 @@ const SUPER_PACKET_BYTES: u32 = (64 << 10) + 128;
 pub(crate) const CELL_BYTES: u32 = 2048;
 /// Bytes of an Ethernet header with two VLAN tags: the difference between a frame and the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
-/// Default time after which an open block with packets is handed over. A lone packet then waits for 10 ms on average,
-/// and an unread ring of 512 blocks lasts for 10 s of any low traffic. A shorter time costs more wake-ups (from 4 ms
-/// on, the cost is too small to be measured; at 1 ms, 64 idle rings used a third of a core) and fills the ring with
-/// emptier blocks.
+/// Default time after which an open block with packets is handed over. A lone packet then waits for
+/// 10 ms on average, and an unread ring of 512 blocks lasts for 10 s of any low traffic. A shorter
+/// time costs more wake-ups (from 4 ms on, the cost is too small to be measured; at 1 ms, 64 idle
+/// rings used a third of a core) and fills the ring with emptier blocks.
 pub(crate) const DEFAULT_RETIRE_AFTER: Duration = Duration::from_millis(20);
-/// Maximum delay of the kernel in handing over a block: a tick of its coarsest clock, and some scheduling
-/// delay.
+/// Maximum delay of the kernel in handing over a block: a tick of its coarsest clock, and some
+/// scheduling delay.
 pub(crate) const RETIREMENT_SLACK: Duration = Duration::from_millis(50);
 /// Minimum bytes of a packet that the kernel keeps: enough to insert a VLAN tag.
 const SNAP_BYTES_MIN: u32 = 64;
@@ -109,7 +111,8 @@ pub(crate) struct Settings {
     pub(crate) everything: Option<Everything>,
 }
 
-/// Sockets that are bound to no interface: they receive the packets of all interfaces of one link type.
+/// Sockets that are bound to no interface: they receive the packets of all interfaces of one link
+/// type.
 #[derive(Debug, Clone)]
 pub(crate) struct Everything {
     pub(crate) roster: Arc<Roster>,
@@ -136,12 +139,12 @@ pub enum Spread {
         /// How many rings there are.
         rings: u32,
     },
-    /// By receive queue: a ring for each of these, in ascending order. A queue that is listed several times has
-    /// as many rings, which share its packets by flow. Packets of other queues, and packets without a queue
-    /// number from the driver, are not captured.
+    /// By receive queue: a ring for each of these, in ascending order. A queue that is listed
+    /// several times has as many rings, which share its packets by flow. Packets of other queues,
+    /// and packets without a queue number from the driver, are not captured.
     ///
-    /// On a veth, whose driver provides no queue number, XDP frames (from a redirect) count as packets of queue
-    /// 0.
+    /// On a veth, whose driver provides no queue number, XDP frames (from a redirect) count as
+    /// packets of queue 0.
     Queues(Vec<u32>),
 }
 
@@ -163,8 +166,8 @@ impl Spread {
     }
 }
 
-/// The blocks of a ring of R x M cells: R blocks with the memory of M cells, in whole pages, and large enough
-/// for every packet.
+/// The blocks of a ring of R x M cells: R blocks with the memory of M cells, in whole pages, and
+/// large enough for every packet.
 pub(crate) fn block_shape(geometry: Geometry) -> BlockShape {
     let bytes = (geometry.chunk_cells * CELL_BYTES).max(BLOCK_BYTES_MIN);
     let page_bytes = rustix::param::page_size() as u32;
@@ -194,16 +197,17 @@ fn make_store(socket: &PacketSocket, device: &Device, settings: &Settings) -> io
     }
 }
 
-/// Bytes of the longest packet that can arrive from `device`: packets merged by offloads are longer than any
-/// frame.
+/// Bytes of the longest packet that can arrive from `device`: packets merged by offloads are longer
+/// than any frame.
 fn longest_packet(device: &Device) -> u32 {
     let frame = device.mtu + LINK_HEADER_BYTES;
-    let joins = device.offloads.is_none_or(|on| on.gro || on.gro_hardware || on.lro || on.tso || on.gso);
+    let joins =
+        device.offloads.is_none_or(|on| on.gro || on.gro_hardware || on.lro || on.tso || on.gso);
     if joins { frame.max(SUPER_PACKET_BYTES) } else { frame }
 }
 
-/// Opens the rings of `device`, with the sockets of `standby` as long as there are any. Needs CAP_NET_RAW for the others
-/// and nothing else.
+/// Opens the rings of `device`, with the sockets of `standby` as long as there are any. Needs
+/// CAP_NET_RAW for the others and nothing else.
 pub(crate) fn open(
     device: &Device,
     settings: &Settings,
@@ -212,10 +216,13 @@ pub(crate) fn open(
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() });
     }
+
     let plan = Plan::new(device, settings)?;
-    let failed =
-        |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
+    let failed = |action| {
+        move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source }
+    };
     let shape = settings.shape;
+
     let traits = Traits {
         ifindex: device.index,
         geometry: settings.rings.geometry,
@@ -233,9 +240,12 @@ pub(crate) fn open(
             Some(socket) => Ok(socket),
             None => PacketSocket::new(),
         };
-        let socket =
-            socket.and_then(|socket| plan.deafen(socket)).map_err(failed("open a packet socket on"))?;
-        let store = make_store(&socket, device, settings).map_err(failed("make a receive ring on"))?;
+        let socket = socket
+            .and_then(|socket| plan.deafen(socket))
+            .map_err(failed("open a packet socket on"))?;
+        let store =
+            make_store(&socket, device, settings).map_err(failed("make a receive ring on"))?;
+
         let identity = RingIdentity {
             name: plan.name_of(&device.name, place),
             index: settings.rings.first_ring_index + place,
@@ -247,12 +257,14 @@ pub(crate) fn open(
         let selection = plan.selection(place);
         rings.push(Arc::new(PacketRing::new(identity, traits.clone(), selection, store, socket)));
     }
+
     let unplaced = plan.socket_for_others().map_err(failed("open a packet socket on"))?;
     let bound = plan.bind(rings.len() + unplaced.iter().len(), |bind| {
         rings.iter().try_for_each(|ring| ring.with_socket(&mut *bind))?;
         unplaced.iter().try_for_each(bind)
     });
     bound.map_err(failed("bind a packet socket to"))?;
+
     let promiscuous = settings
         .rings
         .promiscuous
@@ -263,9 +275,11 @@ pub(crate) fn open(
         .map(|socket| Unplaced::new(socket, plan.marks_tell()).map(Arc::new))
         .transpose()
         .map_err(failed("count the packets without a queue on"))?;
-    // Until here every socket rejected every packet: while the group was incomplete, packets would have gone to
-    // the wrong ring, or to several.
+
+    // Until here every socket rejected every packet: while the group was incomplete, packets would
+    // have gone to the wrong ring, or to several.
     let mut filtering = Filtering::none(settings.rings.snap_len);
+
     match &settings.rings.filter {
         Some(filter) => {
             let deaf = Filtering::deaf();
@@ -273,6 +287,7 @@ pub(crate) fn open(
         }
         None => filtering.begin(&rings).map_err(failed("attach a socket filter on"))?,
     }
+
     Ok(Opened {
         rings: rings.clone(),
         attachment: Attachment {
@@ -295,8 +310,8 @@ struct Plan<'a> {
     spread: &'a Spread,
     direction: Direction,
     ignore_outgoing: bool,
-    /// The interface has one receive queue: every packet belongs to it, even if the driver provides no queue
-    /// number.
+    /// The interface has one receive queue: every packet belongs to it, even if the driver provides
+    /// no queue number.
     one_queue: bool,
     /// The driver's mark of packets of queue 0.
     first_mark: u32,
@@ -315,10 +330,11 @@ impl<'a> Plan<'a> {
                 allowed: format!("1 to {}", GROUP_SOCKETS_MAX - 1),
             });
         }
-        // Sent packets have no receive queue. On the loopback interface the host receives the packets that it sends,
-        // and each is captured once.
-        let received_only =
-            matches!(settings.spread, Spread::Queues(_)) || device.link_type == libc::ARPHRD_LOOPBACK;
+
+        // Sent packets have no receive queue. On the loopback interface the host receives the
+        // packets that it sends, and each is captured once.
+        let received_only = matches!(settings.spread, Spread::Queues(_))
+            || device.link_type == libc::ARPHRD_LOOPBACK;
         Ok(Self {
             ifindex: device.index,
             spread: &settings.spread,
@@ -331,7 +347,10 @@ impl<'a> Plan<'a> {
             one_queue: device.rx_queues == 1,
             // A veth end leaves the sender's mark, which is the number of the queue itself.
             first_mark: if device.driver.as_deref() == Some("veth") { 0 } else { 1 },
-            first_number: settings.everything.as_ref().map_or(0, |everything| everything.first_number),
+            first_number: settings
+                .everything
+                .as_ref()
+                .map_or(0, |everything| everything.first_number),
             admitted: settings.everything.as_ref().map(|everything| Admitted {
                 ethernet: device.savefile_link_type() == LinkType::ETHERNET,
                 excluded: everything.excluded.clone(),
@@ -361,7 +380,8 @@ impl<'a> Plan<'a> {
     /// The places of the rings that the queue of the one at `place` has.
     fn siblings(&self, queues: &[u32], place: usize) -> Range<usize> {
         let queue = queues[place];
-        queues.partition_point(|&other| other < queue)..queues.partition_point(|&other| other <= queue)
+        queues.partition_point(|&other| other < queue)
+            ..queues.partition_point(|&other| other <= queue)
     }
 
     /// The packets that the ring at `place` receives.
@@ -390,9 +410,9 @@ impl<'a> Plan<'a> {
 
     /// Whether one group has all sockets and a program that maps queues to sockets.
     ///
-    /// If a queue has several rings, a program cannot be used, because it has no access to the symmetric hash of a flow.
-    /// Then the rings of each queue are a group by that hash. Each group gets every packet of the interface, and its
-    /// sockets' filters reject packets of other queues.
+    /// If a queue has several rings, a program cannot be used, because it has no access to the
+    /// symmetric hash of a flow. Then the rings of each queue are a group by that hash. Each group
+    /// gets every packet of the interface, and its sockets' filters reject packets of other queues.
     fn has_program(&self) -> bool {
         self.goes_by_marks() && !self.spread.shares_queues()
     }
@@ -408,26 +428,29 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// A socket for packets that belong to no ring: the program must assign them to a socket, and packets without a
-    /// known queue are counted there.
+    /// A socket for packets that belong to no ring: the program must assign them to a socket, and
+    /// packets without a known queue are counted there.
     fn socket_for_others(&self) -> io::Result<Option<PacketSocket>> {
         let is_needed = self.has_program() || self.goes_by_marks() && self.marks_tell();
         is_needed.then(|| PacketSocket::new().and_then(|socket| self.deafen(socket))).transpose()
     }
 
-    /// Binds the sockets returned by `each` in the order of the rings, the one for other packets last: this is the
-    /// order of the groups, also after the interface was down.
+    /// Binds the sockets returned by `each` in the order of the rings, the one for other packets
+    /// last: this is the order of the groups, also after the interface was down.
     fn bind(
         &self,
         sockets: usize,
         each: impl FnOnce(&mut dyn FnMut(&PacketSocket) -> io::Result<()>) -> io::Result<()>,
     ) -> io::Result<()> {
         let fanout = if self.has_program() { Fanout::Program } else { Fanout::Hash };
-        let (mut places, mut group) = (0.., None);
+        let mut places = 0..;
+        let mut group = None;
+
         each(&mut |socket: &PacketSocket| {
             socket.bind(self.ifindex)?;
             let place = places.next().expect("there is no end of them");
             let members = self.group_at(place, sockets);
+
             match group {
                 _ if members.len() == 1 => Ok(()),
                 Some(group) if place > members.start => socket.join(group),
@@ -435,7 +458,8 @@ impl<'a> Plan<'a> {
                     group = Some(socket.found_group(fanout, self.ignore_outgoing)?);
                     match self.spread {
                         Spread::Queues(queues) if self.has_program() => {
-                            let marks: Vec<u32> = queues.iter().map(|&queue| self.mark(queue)).collect();
+                            let marks: Vec<u32> =
+                                queues.iter().map(|&queue| self.mark(queue)).collect();
                             socket.steer(&steering::place_of_mark(&marks))
                         }
                         _ => Ok(()),
@@ -446,8 +470,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Receives the packets of an interface with several queues that belong to no ring, and counts packets whose
-/// queue is unknown.
+/// Receives the packets of an interface with several queues that belong to no ring, and counts
+/// packets whose queue is unknown.
 #[derive(Debug)]
 pub(crate) struct Unplaced {
     socket: Mutex<Option<PacketSocket>>,
@@ -467,7 +491,8 @@ impl Unplaced {
     /// Number of such packets so far.
     pub(crate) fn count(&self) -> u64 {
         let socket = lock(&self.socket);
-        let counts = socket.as_ref().and_then(|socket| socket.take_counts().ok()).unwrap_or_default();
+        let counts =
+            socket.as_ref().and_then(|socket| socket.take_counts().ok()).unwrap_or_default();
         let new = u64::from(counts.packets);
         self.count.fetch_add(new, Ordering::Relaxed) + new
     }
@@ -510,8 +535,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// From now on receives no packets of these interfaces, which other sockets capture. The sockets must be bound to no
-    /// interface.
+    /// From now on receives no packets of these interfaces, which other sockets capture. The
+    /// sockets must be bound to no interface.
     pub(crate) fn exclude(&mut self, excluded: &[u32]) -> io::Result<()> {
         let Some(everything) = &mut self.settings.everything else { return Ok(()) };
         if everything.excluded == excluded {
@@ -534,10 +559,13 @@ impl Attachment {
 
     /// Continues on `device`, which replaces the interface.
     pub(crate) fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
-        let failed =
-            |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
-        let joined = self.promiscuous.is_some().then(|| Promiscuous::join(device.index)).transpose();
+        let failed = |action| {
+            move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source }
+        };
+        let joined =
+            self.promiscuous.is_some().then(|| Promiscuous::join(device.index)).transpose();
         let promiscuous = joined.map_err(failed("set promiscuous mode on"))?;
+
         if self.is_group() {
             self.move_group_to(device)?;
         } else {
@@ -545,41 +573,49 @@ impl Attachment {
                 ring.move_to(device.index).map_err(failed("bind a packet socket to"))?;
             }
         }
+
         self.promiscuous = promiscuous;
         self.device = device.clone();
+
         Ok(())
     }
 
-    /// As [`move_to`](Self::move_to), with other sockets, because sockets of a group are tied to the interface on
-    /// which they joined it.
+    /// As [`move_to`](Self::move_to), with other sockets, because sockets of a group are tied to
+    /// the interface on which they joined it.
     fn move_group_to(&self, device: &Device) -> Result<(), OpenError> {
-        let failed =
-            |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
+        let failed = |action| {
+            move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source }
+        };
         let plan = Plan::new(device, &self.settings)?;
         let mut sockets = Vec::new();
+
         for _ in &self.rings {
             let socket = PacketSocket::new().and_then(|socket| plan.deafen(socket));
             let socket = socket.map_err(failed("open a packet socket on"))?;
             let store = make_store(&socket, device, &self.settings);
             sockets.push((socket, store.map_err(failed("make a receive ring on"))?));
         }
+
         let unplaced = plan.socket_for_others().map_err(failed("open a packet socket on"))?;
         let bound = plan.bind(sockets.len() + unplaced.iter().len(), |bind| {
             sockets.iter().try_for_each(|(socket, _)| bind(socket))?;
             unplaced.iter().try_for_each(bind)
         });
         bound.map_err(failed("bind a packet socket to"))?;
+
         if let (Some(counter), Some(socket)) = (&self.unplaced, unplaced) {
             let exchanged = counter.exchange(socket, plan.marks_tell());
             exchanged.map_err(failed("count the packets without a queue on"))?;
         }
+
         self.rings.iter().for_each(|ring| _ = ring.silence());
         wait_for_running_programs();
         for (place, (ring, (socket, store))) in self.rings.iter().zip(sockets).enumerate() {
-            // SAFETY: the interface of the former socket is gone, and the kernel no longer processes packets of
-            // it.
+            // SAFETY: the interface of the former socket is gone, and the kernel no longer
+            // processes packets of it.
             unsafe { ring.exchange(device.index, plan.selection(place), socket, store) };
         }
+
         self.filtering.begin(&self.rings).map_err(failed("attach a socket filter on"))
     }
 
@@ -597,7 +633,8 @@ impl Attachment {
         self.filtering.in_user_space.as_deref()
     }
 
-    /// Stops receiving. On return, every received packet can be captured; false if that is not certain.
+    /// Stops receiving. On return, every received packet can be captured; false if that is not
+    /// certain.
     pub(crate) fn detach(self) -> bool {
         #[cfg(sabotage)]
         if crate::sabotage::is("promiscuous-mode-outlives-the-capture") {
@@ -606,14 +643,16 @@ impl Attachment {
         if let Some(unplaced) = &self.unplaced {
             unplaced.end();
         }
+
         let silent: Vec<bool> = self.rings.iter().map(|ring| ring.silence().is_ok()).collect();
         let waited = wait_for_running_programs();
         for (ring, _) in self.rings.iter().zip(silent).filter(|(_, silent)| *silent) {
-            // SAFETY: the filter that rejects every packet is attached, and earlier receive calls have ended:
-            // no packet is written any more. If the kernel had no memory for that filter, the last block stays
-            // with the kernel and is counted at the close.
+            // SAFETY: the filter that rejects every packet is attached, and earlier receive calls
+            // have ended: no packet is written any more. If the kernel had no memory for that
+            // filter, the last block stays with the kernel and is counted at the close.
             unsafe { ring.end() };
         }
+
         waited
     }
 }

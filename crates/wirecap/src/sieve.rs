@@ -1,4 +1,5 @@
-//! The part of a filter that runs in user space, on packets that the kernel's part could not decide.
+//! The part of a filter that runs in user space, on packets that the kernel's part could not
+//! decide.
 //!
 //! On `xdp` it has nothing to check, or all packets, if the filter is too long for the verifier,
 //! has loops or needs data that the program does not have (with a warning). On `packet` it has
@@ -26,13 +27,18 @@ impl UserFilter {
     }
 
     pub(crate) fn of(compiled: CompiledFilter, device: &Device) -> Self {
-        Self { compiled, ifindex: device.index, mac: device.mac.map(|mac| mac.0).unwrap_or_default() }
+        Self {
+            compiled,
+            ifindex: device.index,
+            mac: device.mac.map(|mac| mac.0).unwrap_or_default(),
+        }
     }
 
     /// A program as `tcpdump -ddd` prints it, on no interface.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn parse(program: &str) -> Self {
-        let filter = Filter::parse(program, crate::savefile::LinkType::ETHERNET).expect("it is sound");
+        let filter =
+            Filter::parse(program, crate::savefile::LinkType::ETHERNET).expect("it is sound");
         let compiled = CompiledFilter::new(&filter).expect("it asks for nothing");
         Self { compiled, ifindex: 0, mac: [0; 6] }
     }
@@ -87,8 +93,8 @@ pub(crate) struct Sifted<'a> {
     pub(crate) packet_type: Option<PacketType>,
 }
 
-/// A ring's part of a filter. While the filter is changed, packets that passed the old one wait in the ring:
-/// they must match both.
+/// A ring's part of a filter. While the filter is changed, packets that passed the old one wait in
+/// the ring: they must match both.
 #[derive(Debug, Default)]
 pub(crate) struct Sieve {
     /// The filters for waiting packets, in order.
@@ -100,8 +106,8 @@ pub(crate) struct Sieve {
 
 #[derive(Debug)]
 struct Stage {
-    /// Number of the ring's next cells (with the engine `packet`: packets) to which it applies; none while the
-    /// number of waiting ones is unknown.
+    /// Number of the ring's next cells (with the engine `packet`: packets) to which it applies;
+    /// none while the number of waiting ones is unknown.
     left: Option<u64>,
     checks: Vec<Check>,
 }
@@ -115,7 +121,8 @@ impl Sieve {
         }
     }
 
-    /// The kernel has the new filter: after the `waiting` next cells or packets, only `check` is needed.
+    /// The kernel has the new filter: after the `waiting` next cells or packets, only `check` is
+    /// needed.
     pub(crate) fn settle(&mut self, check: Check, waiting: u64) {
         self.check = check;
         let before: u64 = self.stages.iter().filter_map(|stage| stage.left).sum();
@@ -136,7 +143,8 @@ impl Sieve {
         self.filtered
     }
 
-    /// Whether the filter accepts the packet, which occupies this number of `cells`. Counts it if not.
+    /// Whether the filter accepts the packet, which occupies this number of `cells`. Counts it if
+    /// not.
     pub(crate) fn accepts(&mut self, cells: u64, packet: &Sifted<'_>) -> bool {
         let wanted = match self.stages.front() {
             Some(stage) => stage.checks.iter().all(|check| check.accepts(packet)),
@@ -171,15 +179,20 @@ mod tests {
         let mut sieve = Sieve::default();
         assert!(sieve.is_idle());
         sieve.settle(Check::Everything(at_least(3)), 0);
+
         // Three packets wait when the filter is changed, one of which is taken meanwhile.
         sieve.begin_change(at_least(1));
         assert!(!accepts(&mut sieve, 2));
         sieve.settle(Check::Everything(at_least(1)), 2);
         assert!(accepts(&mut sieve, 3));
+
         // One of those is left, and three more have arrived.
         sieve.begin_change(at_least(2));
         sieve.settle(Check::Nothing, 4);
-        assert_eq!([2, 1, 2, 1, 0].map(|byte| accepts(&mut sieve, byte)), [false, false, true, false, true]);
+        assert_eq!(
+            [2, 1, 2, 1, 0].map(|byte| accepts(&mut sieve, byte)),
+            [false, false, true, false, true]
+        );
         assert!(sieve.is_idle());
         assert_eq!(sieve.filtered(), 4);
     }

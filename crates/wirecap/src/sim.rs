@@ -2,12 +2,13 @@
 //!
 //! A [`SimKernel`] holds the kernel's half of one ring's fill and rx rings: it takes cells from the
 //! fill ring, writes packets into them and publishes their descriptors, as a driver with an AF_XDP
-//! socket does. It can also be slow, asleep or faulty. The application's half is the code that runs on a real
-//! interface. The simulator reads no clock and no source of randomness: the caller passes the time, and
-//! [`Random`] returns the same numbers for the same seed, so every run can be repeated.
+//! socket does. It can also be slow, asleep or faulty. The application's half is the code that runs
+//! on a real interface. The simulator reads no clock and no source of randomness: the caller passes
+//! the time, and [`Random`] returns the same numbers for the same seed, so every run can be
+//! repeated.
 //!
-//! [`SimCapture`] is for tests that drive kernel and workers themselves; a [`Simulation`] simulates whole
-//! captures under load:
+//! [`SimCapture`] is for tests that drive kernel and workers themselves; a [`Simulation`] simulates
+//! whole captures under load:
 //!
 //! ```
 //! use std::time::Duration;
@@ -119,8 +120,9 @@ pub struct SimSettings {
     pub warm: Option<u32>,
     /// Whether the rings share one pool, in which a quarter of R x M is reserved for each.
     pub elastic: bool,
-    /// Whether captured packets can be sent, on one port with a tx queue for each ring. The rings then share one pool,
-    /// which has R x M cells for each ring and M cells for new packets. Cannot be combined with `elastic`.
+    /// Whether captured packets can be sent, on one port with a tx queue for each ring. The rings
+    /// then share one pool, which has R x M cells for each ring and M cells for new packets. Cannot
+    /// be combined with `elastic`.
     pub forwards: bool,
     /// Slots of the tx and completion rings, a power of two.
     pub tx_slots: u32,
@@ -182,8 +184,8 @@ pub struct SimCapture {
     transmitters: Vec<Arc<SimTransmitter>>,
 }
 
-/// One worker of a [`SimCapture`]. It never waits; a [`Simulation`] simulates the waiting by the engine's own policy.
-/// Dropping it removes the worker.
+/// One worker of a [`SimCapture`]. It never waits; a [`Simulation`] simulates the waiting by the
+/// engine's own policy. Dropping it removes the worker.
 #[derive(Debug)]
 pub struct SimWorker {
     group: Arc<Group>,
@@ -212,18 +214,26 @@ impl SimCapture {
     /// Opens the rings and posts all their cells.
     ///
     /// # Panics
-    /// If the settings are invalid: no rings, no workers or more workers than rings, no cells, or a cell size
-    /// that is not a power of two or not larger than the headroom.
+    /// If the settings are invalid: no rings, no workers or more workers than rings, no cells, or a
+    /// cell size that is not a power of two or not larger than the headroom.
     pub fn new(settings: &SimSettings) -> Self {
         Self::with(settings, |ring| ring)
     }
 
     /// As [`new`](Self::new), but the group gets each ring as returned by `disguise`.
     fn with(settings: &SimSettings, disguise: impl Fn(Arc<RxRing>) -> Arc<dyn Ring>) -> Self {
-        assert!((1..=settings.rings).contains(&settings.workers), "1 to {} workers", settings.rings);
+        assert!(
+            (1..=settings.rings).contains(&settings.workers),
+            "1 to {} workers",
+            settings.rings
+        );
         assert!(settings.geometry.cells() > 0, "no cells");
-        assert!(settings.geometry.cell_bytes > HEADROOM_BYTES, "cells of {HEADROOM_BYTES} bytes or less");
+        assert!(
+            settings.geometry.cell_bytes > HEADROOM_BYTES,
+            "cells of {HEADROOM_BYTES} bytes or less"
+        );
         assert!(!(settings.elastic && settings.forwards), "elastic pools do not forward");
+
         let (supplies, stock) = supplies(settings);
         let mut opened: Vec<Opened> = supplies
             .into_iter()
@@ -238,11 +248,13 @@ impl SimCapture {
         let group = Group::new(members, settings.workers, settings.mode, settings.stuck_after)
             .with_policy(settings.policy)
             .with_room(settings.rings_later);
-        let (group, geometry) = (Arc::new(group), settings.geometry);
+        let group = Arc::new(group);
+        let geometry = settings.geometry;
         Self { group, rings, kernels, geometry, stock, exchange, transmitters }
     }
 
-    /// Opens one more ring, as large as the others, as for a new receive queue. Returns the worker that serves it.
+    /// Opens one more ring, as large as the others, as for a new receive queue. Returns the worker
+    /// that serves it.
     ///
     /// # Panics
     /// If there is no free seat, or the rings share a pool.
@@ -261,7 +273,8 @@ impl SimCapture {
         self.rings[ring].close();
     }
 
-    /// Replaces the interface of ring `ring` by another one, whose driver starts from its initial state.
+    /// Replaces the interface of ring `ring` by another one, whose driver starts from its initial
+    /// state.
     pub fn replace_interface(&self, ring: usize) {
         let (ring, kernel) = (&self.rings[ring], &self.kernels[ring]);
         let moved = ring.move_to(kernel.clone(), |rx| {
@@ -270,6 +283,7 @@ impl SimCapture {
             Ok(())
         });
         moved.expect("an open ring can move");
+
         let held = ring.hold();
         let waiting: Vec<u64> = held.waiting().collect();
         let moved = ring.fill_ring().move_to(kernel.clone(), &waiting, held.taken(), |fill| {
@@ -298,12 +312,14 @@ impl SimCapture {
     /// The worker with number `index`.
     pub fn worker(&self, index: usize) -> SimWorker {
         assert!(index < self.group.workers(), "there are {} workers", self.group.workers());
-        let (group, exchange) = (Arc::clone(&self.group), self.exchange.clone());
+        let group = Arc::clone(&self.group);
+        let exchange = self.exchange.clone();
         SimWorker { waiting: Waiting::new(&group, index), group, exchange, index }
     }
 
-    /// The same rings as a [`Capture`] with the workers that applications use. They wait by the machine's clock,
-    /// and no packets arrive while they wait. Do not use [`worker`](Self::worker)s at the same time.
+    /// The same rings as a [`Capture`] with the workers that applications use. They wait by the
+    /// machine's clock, and no packets arrive while they wait. Do not use [`worker`](Self::worker)s
+    /// at the same time.
     ///
     /// # Errors
     /// If the system has no file descriptors left.
@@ -375,8 +391,8 @@ impl SimCapture {
         self.rings[0].fill_ring().pool().geometry().cells() as usize
     }
 
-    /// Number of cells that are on tx and completion rings or between these, wait for earlier chunks, or are reserved
-    /// for new packets.
+    /// Number of cells that are on tx and completion rings or between these, wait for earlier
+    /// chunks, or are reserved for new packets.
     fn cells_on_their_way(&self) -> usize {
         let parked = self.exchange.as_ref().map_or(0, |exchange| exchange.parked_cells());
         let sent: usize = self.transmitters.iter().map(|transmitter| transmitter.cells()).sum();
@@ -418,7 +434,8 @@ impl SimWorker {
     /// Requests the next chunk at time `now` of the clock that all workers share.
     ///
     /// # Errors
-    /// If a ring broke, or if in basic mode a ring's worker is gone, whose ring no other worker may serve.
+    /// If a ring broke, or if in basic mode a ring's worker is gone, whose ring no other worker may
+    /// serve.
     pub fn ask(&mut self, now: Duration) -> Result<Answer, CaptureError> {
         if let Some(exchange) = &self.exchange {
             exchange.tend();
@@ -462,22 +479,29 @@ struct RingCells {
 
 /// The cells of every ring, and the parts that they share.
 fn supplies(settings: &SimSettings) -> (Vec<RingCells>, Option<Arc<Stock>>) {
-    let (geometry, warm) = (settings.geometry, settings.warm);
+    let geometry = settings.geometry;
+    let warm = settings.warm;
+
     if settings.forwards {
         return (forwarding_supplies(settings), None);
     }
+
     if !settings.elastic {
         let own = |_| {
             let pool = Arc::new(Pool::on_heap(geometry));
-            let (states, addresses) = (CellStates::new(&pool), pool.cell_addresses().collect());
+            let states = CellStates::new(&pool);
+            let addresses = pool.cell_addresses().collect();
             RingCells { pool, states, addresses, supply: Supply::of(geometry.cells(), warm) }
         };
         return ((0..settings.rings).map(own).collect(), None);
     }
+
     let chunks = geometry.chunks * settings.rings as u32;
     let pool = Arc::new(Pool::on_heap(Geometry { chunks, ..geometry }));
     let states = CellStates::new(&pool);
-    let (shares, stock) = Stock::share_out(&pool, settings.rings, Supply::guaranteed(geometry.cells()));
+    let (shares, stock) =
+        Stock::share_out(&pool, settings.rings, Supply::guaranteed(geometry.cells()));
+
     let share = |addresses| RingCells {
         pool: Arc::clone(&pool),
         states: states.clone(),
@@ -520,6 +544,7 @@ fn open_port(
     let pool = Arc::clone(fill_rings[0].pool());
     let owners = Arc::new(Owners::new(pool, HEADROOM_BYTES, settings.geometry.cells(), fill_rings));
     let (mut outlets, mut transmitters): (Vec<Arc<dyn Outlet>>, _) = (Vec::new(), Vec::new());
+
     for opened in opened.iter_mut() {
         let (transmitter, tx, completions) =
             opened.sender.take().expect("a capture that forwards has senders");
@@ -528,8 +553,10 @@ fn open_port(
         outlets.push(Arc::new(TxOutlet::new(ring)));
         transmitters.push(transmitter);
     }
+
     let queues = (0..settings.rings as u32).collect();
     let port = PortShared::new("sim0".to_owned(), queues, outlets, 1..=usize::MAX);
+
     let order = |opened: &Opened| {
         let order = Arc::new(Sequence::new(Duration::MAX, usize::MAX));
         let _ = opened.ring.identity().order.set(order.clone());
@@ -539,6 +566,7 @@ fn open_port(
     let orders = if ordered { opened.iter().map(order).collect() } else { Vec::new() };
     let batch = settings.geometry.chunk_cells as usize;
     let exchange = Arc::new(Exchange::new(Some(owners), vec![port], orders, batch));
+
     (Some(exchange), transmitters)
 }
 
@@ -552,15 +580,25 @@ fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> Opened {
         link_type: LinkType::ETHERNET,
         order: OnceLock::new(),
     };
+
     let RingCells { pool, states, addresses, supply } = cells;
     let (kernel, rx, fill) = SimKernel::new(Arc::clone(&pool), states.clone(), settings);
     let kernel = Arc::new(kernel);
-    let sender = settings.forwards.then(|| SimTransmitter::new(Arc::clone(&pool), states, settings));
+    let sender =
+        settings.forwards.then(|| SimTransmitter::new(Arc::clone(&pool), states, settings));
     let fill_ring = FillRing::new(pool, addresses, supply, fill, kernel.clone());
     let fill_ring = Arc::new(fill_ring.expect("a new ring is not broken"));
-    let sender = sender.map(|(transmitter, tx, completions)| (Arc::new(transmitter), tx, completions));
+    let sender =
+        sender.map(|(transmitter, tx, completions)| (Arc::new(transmitter), tx, completions));
     let capacity = settings.geometry.cells();
     let stamps = SimStamps { by_device: settings.device_clock };
-    let ring = RxRing::new(identity, capacity, Arc::clone(&fill_ring), rx, kernel.clone(), Arc::new(stamps));
+    let ring = RxRing::new(
+        identity,
+        capacity,
+        Arc::clone(&fill_ring),
+        rx,
+        kernel.clone(),
+        Arc::new(stamps),
+    );
     Opened { ring: Arc::new(ring), kernel, fill_ring, sender }
 }

@@ -1,12 +1,13 @@
 //! Software steering: a flow hash selects one of the rings of a receive queue.
 //!
-//! The hash is symmetric: both directions of a connection have the same hash. It covers the addresses and ports
-//! of TCP, UDP and SCTP over IPv4 and IPv6, after up to two VLAN tags. Every fragment of a datagram, including
-//! the first, is hashed by its addresses alone, because later fragments have no ports; so are packets without
-//! ports and packets truncated before them. Packets other than IP are hashed by the pair of MAC addresses.
+//! The hash is symmetric: both directions of a connection have the same hash. It covers the
+//! addresses and ports of TCP, UDP and SCTP over IPv4 and IPv6, after up to two VLAN tags. Every
+//! fragment of a datagram, including the first, is hashed by its addresses alone, because later
+//! fragments have no ports; so are packets without ports and packets truncated before them. Packets
+//! other than IP are hashed by the pair of MAC addresses.
 //!
-//! IPv6 extension headers are skipped if they state the position of the next header. Headers after an
-//! Encapsulating Security Payload, which is encrypted, and after unknown headers are not found.
+//! IPv6 extension headers are skipped if they state the position of the next header. Headers after
+//! an Encapsulating Security Payload, which is encrypted, and after unknown headers are not found.
 //!
 //! Rings that share a queue share one pool and one fill ring, whose lock they share too; each has
 //! its own rx ring, with room for R x M packets, rounded up to a power of two. The pool has a cell
@@ -20,8 +21,8 @@ use serde::{Deserialize, Serialize};
 use crate::bpf::asm::{Alu, Assembler, Condition::*, Helper, Label, Reg::*, Size::*};
 use crate::bpf::xdp_md;
 
-/// The number of rings of each receive queue of an interface: the same for all, or one more on the first
-/// queues.
+/// The number of rings of each receive queue of an interface: the same for all, or one more on the
+/// first queues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Steering {
     /// In ascending order.
@@ -33,7 +34,8 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Distributes `rings` rings over `queues`, which are in ascending order; each gets at least one.
+    /// Distributes `rings` rings over `queues`, which are in ascending order; each gets at least
+    /// one.
     pub(crate) fn new(queues: Vec<u32>, rings: usize) -> Self {
         let rings = rings.max(queues.len());
         let most = rings.div_ceil(queues.len());
@@ -48,9 +50,13 @@ impl Steering {
             && self.queues.windows(2).all(|pair| pair[0] < pair[1])
     }
 
-    /// Adds a queue after all others, with as many rings as the last one, or one less than the first.
+    /// Adds a queue after all others, with as many rings as the last one, or one less than the
+    /// first.
     pub(crate) fn add(&mut self, queue: u32) {
-        assert!(self.queues.last().is_none_or(|last| *last < queue), "queues are added in ascending order");
+        assert!(
+            self.queues.last().is_none_or(|last| *last < queue),
+            "queues are added in ascending order"
+        );
         self.with_most += usize::from(self.with_most == self.queues.len());
         self.queues.push(queue);
     }
@@ -85,21 +91,26 @@ impl Steering {
         rx_queues.saturating_mul(self.most)
     }
 
-    /// Writes code that leaves in `R2` the key of the ring that a packet belongs to. The context is in
-    /// `R6`, and the queue is one of [`queues`](Self::queues).
+    /// Writes code that leaves in `R2` the key of the ring that a packet belongs to. The context is
+    /// in `R6`, and the queue is one of [`queues`](Self::queues).
     pub(crate) fn find_key(&self, asm: &mut Assembler) {
         if !self.is_needed() {
             asm.load(Word, R2, R6, xdp_md::RX_QUEUE_INDEX);
             return;
         }
+
         flow_hash(asm);
         asm.load(Word, R2, R6, xdp_md::RX_QUEUE_INDEX).mov32(R1, self.most.cast_signed());
+
         if let Some(first_with_fewer) = self.queues.get(self.with_most) {
             let has_most = asm.label();
-            asm.jump_if32(R2, Lt, first_with_fewer.cast_signed(), has_most).sub(R1, 1).bind(has_most);
+            asm.jump_if32(R2, Lt, first_with_fewer.cast_signed(), has_most)
+                .sub(R1, 1)
+                .bind(has_most);
         }
-        // The hash, as a fraction of 2^32, times the number of rings: this needs no division and uses the
-        // hash's best bits.
+
+        // The hash, as a fraction of 2^32, times the number of rings: this needs no division and
+        // uses the hash's best bits.
         asm.alu64(Alu::Mul, R7, R1).shift_right(R7, 32);
         asm.alu64(Alu::Mul, R2, self.most.cast_signed()).add(R2, R7);
     }
@@ -111,10 +122,11 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 
 /// The protocols with ports in their first four bytes.
-const WITH_PORTS: [u8; 3] = [libc::IPPROTO_TCP as u8, libc::IPPROTO_UDP as u8, libc::IPPROTO_SCTP as u8];
+const WITH_PORTS: [u8; 3] =
+    [libc::IPPROTO_TCP as u8, libc::IPPROTO_UDP as u8, libc::IPPROTO_SCTP as u8];
 
-/// Extension headers that begin with the next header's number and their own length in words of eight
-/// bytes, the first one not counted: hop-by-hop options, routing, destination options.
+/// Extension headers that begin with the next header's number and their own length in words of
+/// eight bytes, the first one not counted: hop-by-hop options, routing, destination options.
 const WITH_LENGTH: [u8; 3] =
     [libc::IPPROTO_HOPOPTS as u8, libc::IPPROTO_ROUTING as u8, libc::IPPROTO_DSTOPTS as u8];
 const FRAGMENT: u8 = libc::IPPROTO_FRAGMENT as u8;
@@ -124,10 +136,12 @@ const EXTENSION_HEADERS_MAX: usize = 6;
 
 /// An IPv4 header's bits that only fragments have: the offset, and "more fragments".
 const IPV4_FRAGMENT: u16 = 0x3fff;
-/// The same of an IPv6 fragment header. A header without them belongs to an unfragmented datagram (RFC 6946).
+/// The same of an IPv6 fragment header. A header without them belongs to an unfragmented datagram
+/// (RFC 6946).
 const IPV6_FRAGMENT: u16 = 0xfff9;
 
-/// Odd numbers with irregular bits: the fraction of the golden ratio, and a multiplier of MurmurHash3.
+/// Odd numbers with irregular bits: the fraction of the golden ratio, and a multiplier of
+/// MurmurHash3.
 pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(crate) const MIX: u64 = 0xff51_afd7_ed55_8ccd;
 
@@ -142,33 +156,38 @@ const TAGS_MAX: i32 = 2;
 /// Stack offset to which the kernel copies bytes of the packet.
 const COPY: i16 = -8;
 
-/// Writes code that leaves a flow hash of 32 bits in `R7`. The context is in `R6`; all registers but
-/// that one are overwritten, and the upper 8 bytes of the stack.
+/// Writes code that leaves a flow hash of 32 bits in `R7`. The context is in `R6`; all registers
+/// but that one are overwritten, and the upper 8 bytes of the stack.
 ///
-/// The verifier does not permit to add a register to a packet's address (without CAP_PERFMON). So there is code for each
-/// number of tags, which reads the usual headers at constant offsets. Headers at other offsets are rare, and the
-/// kernel copies them.
+/// The verifier does not permit to add a register to a packet's address (without CAP_PERFMON). So
+/// there is code for each number of tags, which reads the usual headers at constant offsets.
+/// Headers at other offsets are rare, and the kernel copies them.
 ///
-/// Between the parts, `R2` has the address of the packet, `R3` that of its end (of its first fragment), and `R7` and `R8`
-/// the endpoints so far; `R4` has the protocol.
+/// Between the parts, `R2` has the address of the packet, `R3` that of its end (of its first
+/// fragment), and `R7` and `R8` the endpoints so far; `R4` has the protocol.
 fn flow_hash(asm: &mut Assembler) {
     let exits = Exits { behind_options: asm.label(), extension: asm.label(), done: asm.label() };
     mac_addresses(asm, exits.done);
+
     for tags in 0..=TAGS_MAX {
         let tag = asm.label();
         let network = ETHERNET_BYTES + tags * TAG_BYTES;
+
         if tags < TAGS_MAX {
             for vlan_type in VLAN_TYPES {
                 asm.jump_if(R4, Eq, on_the_wire(vlan_type), tag);
             }
         }
+
         network_layer(asm, network, exits);
+
         if tags < TAGS_MAX {
             asm.bind(tag);
             require(asm, network + TAG_BYTES, exits.done);
             asm.load(Half, R4, R2, (network + TAG_BYTES - 2) as i16);
         }
     }
+
     asm.bind(exits.extension);
     extension_headers(asm, exits);
     asm.bind(exits.behind_options);
@@ -180,7 +199,8 @@ fn flow_hash(asm: &mut Assembler) {
 /// Where the code for usual headers continues.
 #[derive(Clone, Copy)]
 struct Exits {
-    /// `R9` is the offset of the header of the protocol in `R4`, after options or extension headers.
+    /// `R9` is the offset of the header of the protocol in `R4`, after options or extension
+    /// headers.
     behind_options: Label,
     /// `R9` is the offset of what may be an IPv6 extension header.
     extension: Label,
@@ -202,7 +222,8 @@ fn mac_addresses(asm: &mut Assembler, done: Label) {
 
 /// Adds a network layer header at this offset, whose Ethernet type is in `R4`.
 fn network_layer(asm: &mut Assembler, at: i32, exits: Exits) {
-    let (ipv4, ipv6) = (asm.label(), asm.label());
+    let ipv4 = asm.label();
+    let ipv6 = asm.label();
     asm.jump_if(R4, Eq, on_the_wire(ETHERTYPE_IPV4), ipv4);
     asm.jump_if(R4, Eq, on_the_wire(ETHERTYPE_IPV6), ipv6);
     asm.jump(exits.done);
@@ -214,8 +235,10 @@ fn network_layer(asm: &mut Assembler, at: i32, exits: Exits) {
 
 /// Sets the endpoints to the addresses, and adds the ports.
 fn ipv4_header(asm: &mut Assembler, at: i32, exits: Exits) {
-    let (done, usual) = (exits.done, asm.label());
+    let done = exits.done;
+    let usual = asm.label();
     let field = |place: i16| at as i16 + place;
+
     require(asm, at + IPV4_BYTES, done);
     asm.load(Byte, R0, R2, field(0)).mov(R1, R0).and(R1, 0xf0).jump_if(R1, Ne, 0x40, done);
     asm.and(R0, 0xf).jump_if(R0, Lt, IPV4_BYTES / 4, done);
@@ -236,15 +259,19 @@ fn ipv4_header(asm: &mut Assembler, at: i32, exits: Exits) {
 
 /// Like [`ipv4_header`], but the protocol may follow extension headers.
 fn ipv6_header(asm: &mut Assembler, at: i32, exits: Exits) {
-    let (done, ports) = (exits.done, asm.label());
+    let done = exits.done;
+    let ports = asm.label();
     let field = |place: i16| at as i16 + place;
+
     require(asm, at + IPV6_BYTES, done);
     asm.load(Byte, R1, R2, field(0)).and(R1, 0xf0).jump_if(R1, Ne, 0x60, done);
     asm.load_imm64(R0, SPREAD);
+
     for (endpoint, place) in [(R7, 8), (R8, 24)] {
         asm.load(Double, endpoint, R2, field(place + 8)).alu64(Alu::Mul, endpoint, R0);
         asm.load(Double, R1, R2, field(place)).add(endpoint, R1);
     }
+
     asm.load(Byte, R4, R2, field(6));
     jump_if_ports(asm, ports);
 
@@ -258,6 +285,7 @@ fn ipv6_header(asm: &mut Assembler, at: i32, exits: Exits) {
         on_the_wire(IPV6_FRAGMENT),
         done,
     );
+
     asm.bind(other).mov(R9, at + IPV6_BYTES).jump(exits.extension);
 
     asm.bind(ports);
@@ -289,10 +317,13 @@ fn extension_headers(asm: &mut Assembler, exits: Exits) {
 
 /// Skips one extension header, if there is one.
 fn extension_header(asm: &mut Assembler, Exits { behind_options: ports, done, .. }: Exits) {
-    let (with_length, authentication, next) = (asm.label(), asm.label(), asm.label());
+    let with_length = asm.label();
+    let authentication = asm.label();
+    let next = asm.label();
     for protocol in WITH_LENGTH {
         asm.jump_if(R4, Eq, i32::from(protocol), with_length);
     }
+
     asm.jump_if(R4, Eq, i32::from(AUTHENTICATION), authentication);
     asm.jump_if(R4, Ne, i32::from(FRAGMENT), ports);
 

@@ -23,8 +23,8 @@ use std::sync::{PoisonError, TryLockError};
 
 /// Locks `mutex`, even if a thread panicked while it held it.
 ///
-/// No user code runs under the engine's locks, so a panic under a lock is a broken invariant that has already
-/// been reported. The other threads' packets can still be delivered.
+/// No user code runs under the engine's locks, so a panic under a lock is a broken invariant that
+/// has already been reported. The other threads' packets can still be delivered.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

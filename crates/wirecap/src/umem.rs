@@ -1,5 +1,5 @@
-//! The life of cells: the pool's memory, the rings that post, receive and send, and the chunks that hold cells in
-//! between.
+//! The life of cells: the pool's memory, the rings that post, receive and send, and the chunks that
+//! hold cells in between.
 //!
 //! ```text
 //!   pool, supply ──► fill ── the kernel fills a posted cell ──► rx ──► chunk
@@ -9,10 +9,11 @@
 //!                   owners ◄── completion ◄── the kernel sends it ── tx ◄┘
 //! ```
 //!
-//! A cell returns in one of two ways: a dropped [`chunk`] returns its list ([`recycle`]), or the kernel has sent the cell ([`tx`])
-//! and puts it on the [`completion`] ring. Its address determines its owner ([`owners`]), and [`fill`] posts it again if [`supply`]
-//! requires it. A single [`reader`] takes cells from rx and returns them to fill without a chunk. Packets of several cells are
-//! [`fragments`]. Debug builds check each step ([`cell_check`]).
+//! A cell returns in one of two ways: a dropped [`chunk`] returns its list ([`recycle`]), or the
+//! kernel has sent the cell ([`tx`]) and puts it on the [`completion`] ring. Its address determines
+//! its owner ([`owners`]), and [`fill`] posts it again if [`supply`] requires it. A single
+//! [`reader`] takes cells from rx and returns them to fill without a chunk. Packets of several
+//! cells are [`fragments`]. Debug builds check each step ([`cell_check`]).
 
 pub(crate) mod cell_check;
 pub(crate) mod chunk;

@@ -10,31 +10,32 @@ use crate::device::Reason;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// The engine `xdp` captures from an interface that the host uses: the host does not get captured packets.
+    /// The engine `xdp` captures from an interface that the host uses: the host does not get
+    /// captured packets.
     TakenFromHost {
         /// The interface's name.
         interface: String,
         /// How the host uses it.
         reason: Reason,
     },
-    /// The device removes VLAN tags from received frames before the engine `xdp` sees them: packets are captured and
-    /// filtered without their tags.
+    /// The device removes VLAN tags from received frames before the engine `xdp` sees them: packets
+    /// are captured and filtered without their tags.
     TagsTakenOut {
         /// The interface's name.
         interface: String,
-        /// Whether the filter [depends on tags](crate::filter::Filter::depends_on_tags), so that packets may have been
-        /// missed.
+        /// Whether the filter [depends on tags](crate::filter::Filter::depends_on_tags), so that
+        /// packets may have been missed.
         tags_matter: bool,
     },
-    /// Engine `xdp` on a veth: the other end may hand over VLAN tags beside the frames, where XDP programs do not see them.
-    /// Packets of its VLANs are captured and filtered without their tags.
+    /// Engine `xdp` on a veth: the other end may hand over VLAN tags beside the frames, where XDP
+    /// programs do not see them. Packets of its VLANs are captured and filtered without their tags.
     TagsBeside {
         /// The interface's name.
         interface: String,
         /// The other end, if it is in this network namespace.
         peer: Option<String>,
-        /// Whether the filter [depends on tags](crate::filter::Filter::depends_on_tags), so that packets may have been
-        /// missed.
+        /// Whether the filter [depends on tags](crate::filter::Filter::depends_on_tags), so that
+        /// packets may have been missed.
         tags_matter: bool,
     },
     /// The device had no carrier when the capture began: no packets arrive until its link is up.
@@ -42,16 +43,16 @@ pub enum Warning {
         /// The interface's name.
         interface: String,
     },
-    /// Packets longer than the MTU: this host merged them (GRO, LRO) or had not segmented them yet (TSO, GSO) when they
-    /// were captured.
+    /// Packets longer than the MTU: this host merged them (GRO, LRO) or had not segmented them yet
+    /// (TSO, GSO) when they were captured.
     SuperPackets {
         /// The interface's name.
         interface: String,
         /// Their number.
         packets: u64,
     },
-    /// Frames for the hardware address of an interface that [`Engine::Auto`](crate::Engine::Auto) captures with `xdp`: a sign that
-    /// the host may use it, or mirrored or spoofed.
+    /// Frames for the hardware address of an interface that [`Engine::Auto`](crate::Engine::Auto)
+    /// captures with `xdp`: a sign that the host may use it, or mirrored or spoofed.
     OwnFrames {
         /// The interface's name.
         interface: String,
@@ -74,7 +75,8 @@ pub enum Warning {
         /// The host does not receive non-matching packets (engine `xdp`).
         taken: bool,
     },
-    /// The kernel offered no way to wait until the last packets were in their rings: the ledger may lack some.
+    /// The kernel offered no way to wait until the last packets were in their rings: the ledger may
+    /// lack some.
     LastPacketsUncertain,
 }
 

@@ -97,32 +97,45 @@ pub(crate) struct Opened {
     pub(crate) timestamps: Timestamps,
     /// How many cells of each queue are posted at a time.
     pub(crate) posted: u32,
-    /// The device's counters before the first packet arrived; read after the program was attached, which changes the
-    /// meaning of a veth's counters.
+    /// The device's counters before the first packet arrived; read after the program was attached,
+    /// which changes the meaning of a veth's counters.
     pub(crate) counters_at_start: Option<DeviceCounters>,
 }
 
-/// Opens the rings of `steering`. All steps that do not change the interface come first, and a failure undoes
-/// all changes.
+/// Opens the rings of `steering`. All steps that do not change the interface come first, and a
+/// failure undoes all changes.
 ///
 /// A [`Reopen`] as error means that another attempt with this knowledge may succeed.
-pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) -> Result<Opened, Refusal> {
+pub(crate) fn open(
+    device: &Device,
+    steering: &Steering,
+    settings: &Settings,
+) -> Result<Opened, Refusal> {
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() }.into());
     }
+
     let queues = prepare(device, steering, settings)?;
     let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
     let mut mode_search = ModeSearch::new(device, settings.rings.geometry.cell_bytes);
+
     if let Some(reason) = &settings.copy_because {
         mode_search.copy_because(reason);
     }
+
     let mut attachment = Attachment::new(device, steering, settings, &mut mode_search)?;
     let rx_queues = Device::find(&device.name).map_err(OpenError::from)?.rx_queues;
     if rx_queues != device.rx_queues {
-        return Err(Reopen::Queues { ifindex: device.index, own: device.rx_queues, rx_queues }.into());
+        return Err(
+            Reopen::Queues { ifindex: device.index, own: device.rx_queues, rx_queues }.into()
+        );
     }
-    let (mut rings, mut sockets) = (Vec::new(), Vec::new());
-    let (mut fill_rings, mut tx) = (Vec::new(), Vec::new());
+
+    let mut rings = Vec::new();
+    let mut sockets = Vec::new();
+    let mut fill_rings = Vec::new();
+    let mut tx = Vec::new();
+
     for queue in queues {
         let seated = seat(
             queue,
@@ -136,15 +149,19 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         fill_rings.push(seated.fill_ring);
         tx.extend(seated.tx);
     }
+
     attachment.receive_mode = mode_search.receive_mode;
     let link_wait = link::await_carrier(device)?;
     attachment.settle(&rings);
+
     let counters_at_start = device.counters().ok();
+
     for (key, kernel) in sockets {
         kernel.starving.begin(&kernel.socket, mode_search.receive_mode);
         let received = attachment.receive(key, &kernel.socket);
         received.map_err(|source| refused(&DeviceSummary::from(device), source))?;
     }
+
     attachment.begin();
     Ok(Opened {
         posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
@@ -161,30 +178,41 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     })
 }
 
-/// Prepares the rings of all queues, several at a time: the kernel clears and pins their pools meanwhile, which takes most of
-/// the time of opening.
+/// Prepares the rings of all queues, several at a time: the kernel clears and pins their pools
+/// meanwhile, which takes most of the time of opening.
 fn prepare(
     device: &Device,
     steering: &Steering,
     settings: &Settings,
 ) -> Result<Vec<PreparedQueue>, OpenError> {
-    let queues: Vec<_> = steering.queues().iter().copied().zip(steering.rings_of_queues()).collect();
+    let queues: Vec<_> =
+        steering.queues().iter().copied().zip(steering.rings_of_queues()).collect();
     let processors = populating_threads();
+
     // Rings that share a pool take their cells in turn.
-    let at_a_time = if settings.shared_umem.is_some() { 1 } else { processors.min(queues.len()).max(1) };
+    let at_a_time =
+        if settings.shared_umem.is_some() { 1 } else { processors.min(queues.len()).max(1) };
     let threads = processors / at_a_time;
+
     let prepare = |queues: &[(u32, u32)]| -> Result<Vec<_>, OpenError> {
         let queues = queues.iter();
-        queues.map(|&(queue, rings)| PreparedQueue::new(device, queue, rings, settings, threads)).collect()
+        queues
+            .map(|&(queue, rings)| PreparedQueue::new(device, queue, rings, settings, threads))
+            .collect()
     };
     let mut parts = queues.chunks(queues.len().div_ceil(at_a_time).max(1));
     let own = parts.next().unwrap_or_default();
+
     thread::scope(|scope| {
         let prepare = &prepare;
         let others: Vec<_> = parts
-            .map(|part| (part, thread::Builder::new().spawn_scoped(scope, move || prepare(part)).ok()))
+            .map(|part| {
+                (part, thread::Builder::new().spawn_scoped(scope, move || prepare(part)).ok())
+            })
             .collect();
+
         let mut prepared = prepare(own)?;
+
         for (part, thread) in others {
             prepared.extend(match thread {
                 Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
@@ -192,6 +220,7 @@ fn prepare(
                 None => prepare(part),
             }?);
         }
+
         Ok(prepared)
     })
 }
@@ -227,36 +256,52 @@ fn seat(
         filtered,
         starving: StarvationCount::default(),
     };
+
     let prepared = queue.rings.into_iter();
     let prepared: Vec<_> = prepared
         .map(|ring| {
-            // A queue's rejected packets belong to no ring; if there are several, the first one reports them.
+            // A queue's rejected packets belong to no ring; if there are several, the first one
+            // reports them.
             let counts = ring.name.part.unwrap_or(0) == 0;
             let filtered = counts.then(|| (Arc::clone(attachment.hook()), ring.name.queue));
             (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
         })
         .collect();
     let first = Arc::clone(&prepared[0].2);
-    // Before the queue is bound: a zero-copy driver takes cells while the queue is being bound. If it finds none, it may
-    // sleep (virtio_net), retry later, and count each unsuccessful request.
-    let fill_ring =
-        FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, Arc::clone(&first) as _)
-            .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
+
+    // Before the queue is bound: a zero-copy driver takes cells while the queue is being bound. If
+    // it finds none, it may sleep (virtio_net), retry later, and count each unsuccessful request.
+    let fill_ring = FillRing::new(
+        queue.pool,
+        queue.addresses,
+        queue.supply,
+        queue.fill,
+        Arc::clone(&first) as _,
+    )
+    .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
     let fill_ring = Arc::new(fill_ring);
     bind(&prepared, mode_search, settings.shared_umem.as_deref())?;
+
     if mode_search.receive_mode == ReceiveMode::ZeroCopy {
         fill_ring.know_descriptors(device.rx_descriptors());
     }
+
     let sender = settings.shared_umem.as_deref().filter(|shared_umem| shared_umem.forwards());
-    let sender = sender.map(|_| TxSocket::beside(&first.socket, &prepared[0].0, device)).transpose()?;
+    let sender =
+        sender.map(|_| TxSocket::beside(&first.socket, &prepared[0].0, device)).transpose()?;
+
     if let Some(shared_umem) = &settings.shared_umem {
         shared_umem.first.get_or_init(|| (Arc::clone(&first), mode_search.receive_mode));
     }
+
     let tx = sender.map(|socket| PreparedTx::new(socket, queue.completions));
-    let (mut rings, mut sockets) = (Vec::new(), Vec::new());
+    let mut rings = Vec::new();
+    let mut sockets = Vec::new();
+
     for (name, rx, kernel) in prepared {
         kernel.starving.begin(&kernel.socket, mode_search.receive_mode);
         sockets.push((attachment.key_of(&name), Arc::clone(&kernel)));
+
         let identity = RingIdentity {
             name,
             index: first_ring_index + rings.len(),
@@ -265,15 +310,17 @@ fn seat(
             link_type: device.savefile_link_type(),
             order: OnceLock::new(),
         };
-        let (capacity, fill_ring) = (settings.rings.geometry.cells(), Arc::clone(&fill_ring));
+        let capacity = settings.rings.geometry.cells();
+        let fill_ring = Arc::clone(&fill_ring);
         let stamps = Arc::clone(&attachment.stamps);
         rings.push(Arc::new(RxRing::new(identity, capacity, fill_ring, rx, kernel, stamps)));
     }
+
     Ok(Seated { rings, sockets, fill_ring, tx })
 }
 
-/// The receive queues of `device` that this or another process captures with the engine `xdp`, each with the
-/// process.
+/// The receive queues of `device` that this or another process captures with the engine `xdp`, each
+/// with the process.
 pub fn holders(device: &Device) -> Vec<(u32, Holder)> {
     claim::holders(&DeviceSummary::from(device))
 }
@@ -296,7 +343,8 @@ struct PreparedQueue {
     supply: Supply,
     fill: Producer<u64>,
     completions: Consumer<u64>,
-    /// The first one's socket has the fill ring, and the pool unless that is shared with other queues.
+    /// The first one's socket has the fill ring, and the pool unless that is shared with other
+    /// queues.
     rings: Vec<PreparedRing>,
 }
 
@@ -320,11 +368,15 @@ impl PreparedQueue {
             1 => vec![RingName::of_queue(&device.name, queue)],
             _ => (0..rings).map(name).collect(),
         };
-        let (shared_umem, geometry) = (settings.shared_umem.as_deref(), settings.rings.geometry);
-        let slots = shared_umem.map_or_else(|| geometry.cells().next_power_of_two(), SharedUmem::rx_slots);
+
+        let shared_umem = settings.shared_umem.as_deref();
+        let geometry = settings.rings.geometry;
+        let slots =
+            shared_umem.map_or_else(|| geometry.cells().next_power_of_two(), SharedUmem::rx_slots);
         let prepared = names.into_iter().map(|name| PreparedRing::new(name, slots));
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
         let socket = &prepared[0].socket;
+
         let (pool, addresses, supply, registers) = match shared_umem {
             Some(shared_umem) => {
                 let (own, supply, is_first) = shared_umem.share();
@@ -341,10 +393,14 @@ impl PreparedQueue {
         if registers {
             register(socket, &pool)?;
         }
-        let completions = if shared_umem.is_some_and(SharedUmem::forwards) { COMPLETION_SLOTS } else { 1 };
-        let rings = socket.make_fill_and_completion_rings(supply.posted.next_power_of_two(), completions);
+
+        let completions =
+            if shared_umem.is_some_and(SharedUmem::forwards) { COMPLETION_SLOTS } else { 1 };
+        let rings =
+            socket.make_fill_and_completion_rings(supply.posted.next_power_of_two(), completions);
         let (fill, completions) =
             rings.map_err(|source| system("make the fill ring of an AF_XDP socket", source))?;
+
         Ok(Self { pool, addresses, supply, fill, completions, rings: prepared })
     }
 }
@@ -361,12 +417,15 @@ fn bind(
             mode_search.bind_sharing(&first.socket, (&kernel.socket, *receive_mode), name)?;
         }
         None => {
-            if let Some(reason) = shared_umem.and_then(|shared_umem| shared_umem.copy_because.as_deref()) {
+            if let Some(reason) =
+                shared_umem.and_then(|shared_umem| shared_umem.copy_because.as_deref())
+            {
                 mode_search.copy_because(reason);
             }
             mode_search.bind(&first.socket, name)?;
         }
     }
+
     let beside = |(name, _, kernel): &(RingName, _, Arc<SocketKernel>)| {
         let bound = kernel.socket.bind_beside(&first.socket, mode_search.device.index, name.queue);
         bound.map_err(|source| refusal_to_bind(name, source))
@@ -386,7 +445,8 @@ impl PreparedRing {
 /// Registers `pool` with `socket`.
 fn register(socket: &XdpSocket, pool: &Pool) -> Result<(), OpenError> {
     let geometry = pool.geometry();
-    let registered = socket.register_umem(pool.memory(), geometry.pool_bytes(), geometry.cell_bytes);
+    let registered =
+        socket.register_umem(pool.memory(), geometry.pool_bytes(), geometry.cell_bytes);
     registered.map_err(|source| match (source.raw_os_error(), locked_memory_rlimit()) {
         // The limit counts all of the user's locked memory, also that of other processes.
         (Some(libc::ENOBUFS), Some(limit_bytes)) => {
@@ -405,19 +465,20 @@ fn system(action: &str, source: io::Error) -> OpenError {
 struct SocketKernel {
     socket: XdpSocket,
     ifindex: u32,
-    /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
-    /// do not.
+    /// A socket in the interface's network namespace that answers questions about it; AF_XDP
+    /// sockets do not.
     inquiry: Arc<OwnedFd>,
     /// The program, which counts rejected packets, and the queue, if this ring reports them.
     filtered: Option<(Arc<dyn Hook>, u32)>,
     starving: StarvationCount,
 }
 
-/// Number of times that a zero-copy driver found its queue's fill ring empty since packets could arrive. All sockets
-/// on a queue show the whole count.
+/// Number of times that a zero-copy driver found its queue's fill ring empty since packets could
+/// arrive. All sockets on a queue show the whole count.
 #[derive(Debug, Default)]
 struct StarvationCount {
-    /// Not used if packets are copied: then each empty fill ring is a dropped packet and counted as one.
+    /// Not used if packets are copied: then each empty fill ring is a dropped packet and counted as
+    /// one.
     is_zero_copy: AtomicBool,
     at_start: AtomicU64,
 }
@@ -426,8 +487,9 @@ impl StarvationCount {
     /// Counts from now on.
     fn begin(&self, socket: &XdpSocket, receive_mode: ReceiveMode) {
         let statistics = socket.statistics().ok();
-        let so_far =
-            statistics.and_then(|statistics| statistics.rx_fill_ring_empty_descs).unwrap_or_default();
+        let so_far = statistics
+            .and_then(|statistics| statistics.rx_fill_ring_empty_descs)
+            .unwrap_or_default();
         self.at_start.store(so_far, Ordering::Relaxed);
         self.is_zero_copy.store(receive_mode == ReceiveMode::ZeroCopy, Ordering::Relaxed);
     }
@@ -448,7 +510,9 @@ impl Kernel for SocketKernel {
         Ok(KernelDrops {
             no_cell: statistics.rx_dropped,
             ring_full: statistics.rx_ring_full.unwrap_or_default(),
-            starved: self.starving.since_start(statistics.rx_fill_ring_empty_descs.unwrap_or_default()),
+            starved: self
+                .starving
+                .since_start(statistics.rx_fill_ring_empty_descs.unwrap_or_default()),
         })
     }
 

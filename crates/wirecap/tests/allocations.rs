@@ -1,5 +1,5 @@
-//! The capture path allocates no memory per packet, and with the engine `xdp` none at all after the first
-//! rounds. A counting allocator checks this.
+//! The capture path allocates no memory per packet, and with the engine `xdp` none at all after the
+//! first rounds. A counting allocator checks this.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -45,7 +45,9 @@ static COUNTING: Counting = Counting;
 /// Takes and reads this many packets, and returns the number of allocations per chunk.
 fn take(worker: &mut Worker, packets: u64) -> (u64, u64) {
     let before = ALLOCATIONS.get();
-    let (mut taken, mut chunks, mut bytes) = (0, 0, 0);
+    let mut taken = 0;
+    let mut chunks = 0;
+    let mut bytes = 0;
     while taken < packets {
         let chunk = worker.next_chunk_timeout(PATIENCE).unwrap().expect("packets come");
         taken += chunk.len() as u64;
@@ -63,14 +65,16 @@ fn allocates(engine: Engine, per_chunk: u64) {
     if !privileged() {
         return;
     }
-    let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let sender = Namespace::new().unwrap();
+    let receiver = Namespace::new().unwrap();
     let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500)
         .and_then(wirecap_testbed::dedicated)
         .unwrap();
     // A veth end shows AF_PACKET the frames of the generator if it has an XDP program.
     let _pass = (engine == Engine::Packet).then(|| pass_program(&pair.receiver).unwrap());
     let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
-    let builder = Capture::on("a1").engine(engine).chunk(64).pool(512).timestamps(Timestamps::Packet);
+    let builder =
+        Capture::on("a1").engine(engine).chunk(64).pool(512).timestamps(Timestamps::Packet);
     let capture = receiver.run_in(|| builder.open()).unwrap().unwrap();
     let mut worker = capture.workers().pop().unwrap();
     // Some rounds, in which the lists of cells are allocated that circulate from then on.
@@ -80,7 +84,10 @@ fn allocates(engine: Engine, per_chunk: u64) {
         println!("round {round}: {allocations} allocations for {chunks} chunks");
         assert!(chunks >= 20_000 / 64);
         if round >= 2 {
-            assert!(allocations <= per_chunk * chunks, "in round {round}: {allocations}, {chunks} chunks");
+            assert!(
+                allocations <= per_chunk * chunks,
+                "in round {round}: {allocations}, {chunks} chunks"
+            );
         }
     }
     let ledger = receiver.run_in(|| capture.close()).unwrap();
@@ -115,15 +122,18 @@ fn forwarding_allocates_nothing(builder: impl Fn(CaptureBuilder) -> CaptureBuild
         return;
     }
     let [near, middle, far] = std::array::from_fn(|_| Namespace::new().unwrap());
-    let pair =
-        VethPair::new((&near, "a0"), (&middle, "a1"), 1, 1500).and_then(wirecap_testbed::dedicated).unwrap();
-    let _other =
-        VethPair::new((&middle, "b0"), (&far, "b1"), 1, 1500).and_then(wirecap_testbed::dedicated).unwrap();
+    let pair = VethPair::new((&near, "a0"), (&middle, "a1"), 1, 1500)
+        .and_then(wirecap_testbed::dedicated)
+        .unwrap();
+    let _other = VethPair::new((&middle, "b0"), (&far, "b1"), 1, 1500)
+        .and_then(wirecap_testbed::dedicated)
+        .unwrap();
     let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
     let base = Capture::on("a1").engine(Engine::Xdp).transmit_on("b0").chunk(64).pool(512);
     let builder = builder(base.timestamps(Timestamps::Packet));
     let capture = middle.run_in(|| builder.open()).unwrap().unwrap();
-    let (mut worker, mut port) = (capture.workers().pop().unwrap(), capture.port("b0").unwrap());
+    let mut worker = capture.workers().pop().unwrap();
+    let mut port = capture.port("b0").unwrap();
     for round in 0..10 {
         generator.send(&[Load::new(0, 20_000)]).unwrap();
         let allocations = forward(&mut worker, &mut port, 20_000);

@@ -1,10 +1,10 @@
-//! The dependencies between crates of all workspaces, between folders of the engine, and between the files of each crate (except
-//! the archive) have no cycles.
+//! The dependencies between crates of all workspaces, between folders of the engine, and between
+//! the files of each crate (except the archive) have no cycles.
 //!
-//! `docs/crates.md` lists the arrows between the crates and between the folders of the engine, and they are exactly
-//! those of the code. Within a crate a module and its parents may use each other; of two children of one parent,
-//! including their descendants, only one may use the other. Imported names are resolved to their declarations. Code
-//! for tests only does not count.
+//! `docs/crates.md` lists the arrows between the crates and between the folders of the engine, and
+//! they are exactly those of the code. Within a crate a module and its parents may use each other;
+//! of two children of one parent, including their descendants, only one may use the other. Imported
+//! names are resolved to their declarations. Code for tests only does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,9 +30,11 @@ fn read(folder: &Path, module: &[String], found: &mut BTreeMap<Module, String>) 
         } else if entry.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&entry).unwrap();
             let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            let code =
-                lines.take_while(|line| !line.starts_with("mod tests {") && !line.starts_with("mod model {"));
-            let module = if matches!(name, "lib" | "main" | "mod") { module.to_vec() } else { child };
+            let code = lines.take_while(|line| {
+                !line.starts_with("mod tests {") && !line.starts_with("mod model {")
+            });
+            let module =
+                if matches!(name, "lib" | "main" | "mod") { module.to_vec() } else { child };
             found.entry(module).or_default().push_str(&code.collect::<Vec<_>>().join("\n"));
         }
     }
@@ -42,7 +44,9 @@ fn read(folder: &Path, module: &[String], found: &mut BTreeMap<Module, String>) 
 fn paths(text: &str) -> (Vec<Module>, &str) {
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     let name = text[..end].to_owned();
-    let Some(mut rest) = text[end..].strip_prefix("::") else { return (vec![vec![name]], &text[end..]) };
+    let Some(mut rest) = text[end..].strip_prefix("::") else {
+        return (vec![vec![name]], &text[end..]);
+    };
     let mut tails = Vec::new();
     if rest.starts_with('{') {
         while !rest.starts_with('}') {
@@ -63,15 +67,19 @@ fn paths(text: &str) -> (Vec<Module>, &str) {
 }
 
 /// A path in a module's text, from the crate's root; none for paths into other crates.
-fn from_root(path: &[String], module: &[String], modules: &BTreeMap<Module, String>) -> Option<Module> {
+fn from_root(
+    path: &[String],
+    module: &[String],
+    modules: &BTreeMap<Module, String>,
+) -> Option<Module> {
     let supers = path.iter().take_while(|name| *name == "super").count();
     match path[0].as_str() {
         "crate" => Some(path[1..].to_vec()),
         "super" => Some([&module[..module.len() - supers], &path[supers..]].concat()),
         "self" => Some([module, &path[1..]].concat()),
-        child => {
-            modules.contains_key(&[module, &[child.to_owned()]].concat()).then(|| [module, path].concat())
-        }
+        child => modules
+            .contains_key(&[module, &[child.to_owned()]].concat())
+            .then(|| [module, path].concat()),
     }
 }
 
@@ -94,7 +102,8 @@ fn arrows(root: &Path) -> BTreeSet<(Module, Module)> {
     }
     let declared_in = |mut path: Module| {
         for _ in 0..8 {
-            let Some(owner) = (0..=path.len()).rev().find(|&n| modules.contains_key(&path[..n])) else {
+            let Some(owner) = (0..=path.len()).rev().find(|&n| modules.contains_key(&path[..n]))
+            else {
                 break;
             };
             match taken.get(&path[..path.len().min(owner + 1)]) {
@@ -123,7 +132,8 @@ fn arrows(root: &Path) -> BTreeSet<(Module, Module)> {
     arrows
 }
 
-/// The arrows between the children of each parent, including their descendants. The key is the parent.
+/// The arrows between the children of each parent, including their descendants. The key is the
+/// parent.
 fn between_siblings(arrows: &BTreeSet<(Module, Module)>) -> BTreeMap<Module, Arrows> {
     let mut siblings: BTreeMap<Module, Arrows> = BTreeMap::new();
     for (from, to) in arrows {
@@ -158,7 +168,8 @@ fn drawn(heading: &str) -> Arrows {
     lines.map(|(from, to)| (from.trim().to_owned(), names(to))).collect()
 }
 
-/// The folders with `src` and Cargo.toml, by the name of the crate; also those of the other workspaces.
+/// The folders with `src` and Cargo.toml, by the name of the crate; also those of the other
+/// workspaces.
 fn each_crate() -> BTreeMap<String, PathBuf> {
     let folders = fs::read_dir(crates()).unwrap().map(|entry| entry.unwrap().path());
     let others = ["lab", "lab/nics", "archive"].map(|folder| crates().join("..").join(folder));
@@ -199,7 +210,8 @@ fn no_module_needs_another_in_a_circle() {
 
 #[test]
 fn the_folders_of_the_engine_need_each_other_as_the_page_draws_it() {
-    let found = between_siblings(&arrows(&crates().join("wirecap/src"))).remove(&Vec::new()).unwrap();
+    let found =
+        between_siblings(&arrows(&crates().join("wirecap/src"))).remove(&Vec::new()).unwrap();
     assert_drawn("## Folders of the engine", &found);
 }
 
@@ -226,7 +238,8 @@ fn a_ring_has_few_methods() {
 /// The program runs with privileges: what only the lab and tests need, it does not contain.
 #[test]
 fn the_command_contains_no_lab_no_testbed_and_no_simulator() {
-    let (arrows, crates) = (between_crates(), each_crate());
+    let arrows = between_crates();
+    let crates = each_crate();
     let mut contained = BTreeSet::from(["wirecap-cli".to_owned()]);
     loop {
         let needed = contained.iter().filter_map(|name| arrows.get(name)).flatten().cloned();
@@ -261,8 +274,10 @@ fn between_crates() -> Arrows {
     for (name, folder) in each_crate() {
         let dependencies = dependencies(&folder);
         let names = dependencies.lines().map(|line| line.split(['.', ' ']).next().unwrap());
-        let ours =
-            names.filter(|name| name.starts_with("wirecap")).map(str::to_owned).collect::<BTreeSet<_>>();
+        let ours = names
+            .filter(|name| name.starts_with("wirecap"))
+            .map(str::to_owned)
+            .collect::<BTreeSet<_>>();
         if !ours.is_empty() {
             found.insert(name, ours);
         }
@@ -273,7 +288,11 @@ fn between_crates() -> Arrows {
 fn assert_drawn(heading: &str, found: &Arrows) {
     let drawn = drawn(heading);
     for name in found.keys().chain(drawn.keys()) {
-        let (found, drawn) = (found.get(name), drawn.get(name));
-        assert_eq!(found, drawn, "what {name} needs: in the code (left), in docs/crates.md (right)");
+        let found = found.get(name);
+        let drawn = drawn.get(name);
+        assert_eq!(
+            found, drawn,
+            "what {name} needs: in the code (left), in docs/crates.md (right)"
+        );
     }
 }

@@ -60,7 +60,10 @@ fn captured(path: &Path) -> (Vec<Packet>, bool) {
         }
     };
     let ledger = capture.close();
-    assert_eq!((ledger.total.offered, ledger.total.delivered), (packets.len() as u64, packets.len() as u64));
+    assert_eq!(
+        (ledger.total.offered, ledger.total.delivered),
+        (packets.len() as u64, packets.len() as u64)
+    );
     (packets, whole)
 }
 
@@ -78,7 +81,8 @@ fn every_trace_passes_the_engine_unchanged() {
 
 /// How often this thread has given up its processor to wait.
 fn waits() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").expect("the thread has a status");
+    let status =
+        std::fs::read_to_string("/proc/thread-self/status").expect("the thread has a status");
     let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     count.and_then(|count| count.trim().parse().ok()).expect("the kernel counts them")
 }

@@ -1,5 +1,5 @@
-//! Instructions per packet and sustained rate: `wirecap count` compared with the bare loop, advanced mode with basic
-//! mode, large pools with small ones.
+//! Instructions per packet and sustained rate: `wirecap count` compared with the bare loop,
+//! advanced mode with basic mode, large pools with small ones.
 
 use std::thread;
 use std::time::Duration;
@@ -41,7 +41,10 @@ fn contenders() -> Outcome<Vec<Contender>> {
     Ok(vec![
         Contender { name: "bare, sleep 100 us", command: bare("100")? },
         Contender { name: "bare, spin", command: bare("spin")? },
-        Contender { name: COUNT, command: crate::wirecap().with("count -i a1 --engine xdp -R 512 --json") },
+        Contender {
+            name: COUNT,
+            command: crate::wirecap().with("count -i a1 --engine xdp -R 512 --json"),
+        },
         Contender {
             name: "library, touching headers",
             command: CommandLine::this()?.with("touch -i a1 -R 512"),
@@ -64,11 +67,19 @@ impl Counting {
         }
     }
 
-    /// User-space instructions per packet, excluding start and end of the program. `None` if valgrind is missing.
-    fn count(&self, bed: &Bed, generator: &mut Generator, contender: &Contender) -> Outcome<Option<f64>> {
+    /// User-space instructions per packet, excluding start and end of the program. `None` if
+    /// valgrind is missing.
+    fn count(
+        &self,
+        bed: &Bed,
+        generator: &mut Generator,
+        contender: &Contender,
+    ) -> Outcome<Option<f64>> {
         let mut points = Vec::new();
         for packets in self.runs {
-            let Some(point) = count_instructions(bed, generator, contender, packets, self.per_second)? else {
+            let Some(point) =
+                count_instructions(bed, generator, contender, packets, self.per_second)?
+            else {
                 skip("valgrind is not installed");
                 return Ok(None);
             };
@@ -82,10 +93,14 @@ pub(crate) fn instructions(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
     let counting = Counting::new(effort);
-    println!("\ninstructions per packet (callgrind, {} packets/s of 60 bytes)", counting.per_second);
+    println!(
+        "\ninstructions per packet (callgrind, {} packets/s of 60 bytes)",
+        counting.per_second
+    );
     let mut baseline = None;
     for contender in contenders()? {
-        // The instructions of a spinning loop depend on the duration of the run, not on the packets.
+        // The instructions of a spinning loop depend on the duration of the run, not on the
+        // packets.
         if contender.name.ends_with("spin") {
             continue;
         }
@@ -93,7 +108,11 @@ pub(crate) fn instructions(effort: Effort, goals: &mut Goals) -> Outcome<()> {
         let ratio = slope / *baseline.get_or_insert(slope);
         println!("  {:<28} {slope:>7.2}   {ratio:.2} of bare", contender.name);
         if effort.has_goals() && contender.name == COUNT {
-            goals.judge_exact("instructions of wirecap count / of a bare loop", Bound::AtMost(1.3), &[ratio]);
+            goals.judge_exact(
+                "instructions of wirecap count / of a bare loop",
+                Bound::AtMost(1.3),
+                &[ratio],
+            );
         }
     }
     instructions_of_modes(effort)
@@ -103,18 +122,23 @@ pub(crate) fn instructions(effort: Effort, goals: &mut Goals) -> Outcome<()> {
 fn modes() -> [Contender; 2] {
     let count = |name, mode: &str| Contender {
         name,
-        command: crate::wirecap().with("count -i a1 --engine xdp -R 512 --workers 2 --json").with(mode),
+        command: crate::wirecap()
+            .with("count -i a1 --engine xdp -R 512 --workers 2 --json")
+            .with(mode),
     };
     [count("basic mode", "--basic"), count("advanced mode, T = 60 %", "-T 60")]
 }
 
-/// The cost of advanced mode under balanced load, when no chunks are offloaded. Without a goal, since idle workers add
-/// wake-ups: the bench `instructions` limits the cost per packet.
+/// The cost of advanced mode under balanced load, when no chunks are offloaded. Without a goal,
+/// since idle workers add wake-ups: the bench `instructions` limits the cost per packet.
 fn instructions_of_modes(effort: Effort) -> Outcome<()> {
     let bed = Bed::with_queues(2)?;
     let mut generator = bed.generator(60)?;
     let counting = Counting::new(effort);
-    println!("\ninstructions per packet, two equally loaded rings ({} packets/s)", counting.per_second);
+    println!(
+        "\ninstructions per packet, two equally loaded rings ({} packets/s)",
+        counting.per_second
+    );
     let modes = modes();
     let mut slopes = [Figures::default(), Figures::default()];
     let mut ratios = Vec::new();
@@ -130,12 +154,15 @@ fn instructions_of_modes(effort: Effort) -> Outcome<()> {
     for (mode, slopes) in modes.iter().zip(&slopes) {
         println!("  {:<28} {slopes:>20}", mode.name);
     }
-    println!("  advanced / basic             {:>20.3}", ratios.iter().copied().collect::<Figures>());
+    println!(
+        "  advanced / basic             {:>20.3}",
+        ratios.iter().copied().collect::<Figures>()
+    );
     Ok(())
 }
 
-/// Instructions and packets of a run that ends after `packets` packets, exactly as many as are sent: none wait at
-/// the end of the capture, when buddies take chunks regardless of the threshold.
+/// Instructions and packets of a run that ends after `packets` packets, exactly as many as are
+/// sent: none wait at the end of the capture, when buddies take chunks regardless of the threshold.
 fn count_instructions(
     bed: &Bed,
     generator: &mut Generator,
@@ -143,7 +170,8 @@ fn count_instructions(
     packets: u64,
     per_second: u64,
 ) -> Outcome<Option<(u64, u64)>> {
-    let valgrind = CommandLine::new("valgrind").with("--tool=callgrind --callgrind-out-file=/dev/null");
+    let valgrind =
+        CommandLine::new("valgrind").with("--tool=callgrind --callgrind-out-file=/dev/null");
     if !CommandLine::new("valgrind").is_installed() {
         return Ok(None);
     }
@@ -162,14 +190,19 @@ fn count_instructions(
     Ok(Some((instructions, delivered)))
 }
 
-/// Packets per second that each contender receives from the in-kernel generator at its top rate. In each round, the
-/// contenders run in turn.
+/// Packets per second that each contender receives from the in-kernel generator at its top rate. In
+/// each round, the contenders run in turn.
 pub(crate) fn rates(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
-    println!("\nrate received at the in-kernel generator's top rate ({frames} frames of 60 bytes per run)");
-    let (bed, contenders) = (Bed::new()?, contenders()?);
+    println!(
+        "\nrate received at the in-kernel generator's top rate ({frames} frames of 60 bytes per run)"
+    );
+    let bed = Bed::new()?;
+    let contenders = contenders()?;
     let rounds = compare(&bed, &contenders, "bare", frames, effort, 15)?;
-    for (contender, ours) in contenders.iter().zip(&rounds).filter(|(contender, _)| contender.is_ours()) {
+    for (contender, ours) in
+        contenders.iter().zip(&rounds).filter(|(contender, _)| contender.is_ours())
+    {
         if effort.has_goals() {
             let what = format!("rate of {} / of a bare loop", contender.name);
             goals.judge(&what, Bound::AtLeast(0.95), &ratios(ours, &rounds[0]));
@@ -183,12 +216,14 @@ pub(crate) fn rates(effort: Effort, goals: &mut Goals) -> Outcome<()> {
 /// Sustained rate of advanced and basic mode under balanced load.
 pub(crate) fn rates_of_modes(effort: Effort) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
-    println!("\nmodes, two equally loaded rings ({frames} frames of 60 bytes per run, at top rate)");
+    println!(
+        "\nmodes, two equally loaded rings ({frames} frames of 60 bytes per run, at top rate)"
+    );
     compare(&Bed::with_queues(2)?, &modes(), "basic", frames, effort, 15).map(drop)
 }
 
-/// Sustained rate of the library with small and large pools, with and without warm cells, at the generator's top rate.
-/// The receiver touches each header.
+/// Sustained rate of the library with small and large pools, with and without warm cells, at the
+/// generator's top rate. The receiver touches each header.
 pub(crate) fn warm(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
     println!("\npools and warm cells ({frames} frames of 60 bytes per run, at top rate)");
@@ -223,7 +258,8 @@ fn ratios(rounds: &[Round], baseline: &[Round]) -> Vec<Figure> {
     rounds.iter().zip(baseline).map(ratio).collect()
 }
 
-/// Runs the contenders in turn, and prints each one's results and the ratio of its rate to that of the first one.
+/// Runs the contenders in turn, and prints each one's results and the ratio of its rate to that of
+/// the first one.
 fn compare(
     bed: &Bed,
     contenders: &[Contender],
@@ -245,11 +281,15 @@ fn compare(
         let rate = figures(|round| round.per_second / 1e6);
         let lost = figures(|round| round.lost * 100.0);
         let busy = figures(|round| round.run.busy * 100.0);
-        let ratios = rounds.iter().zip(baseline).map(|(round, bare)| round.per_second / bare.per_second);
+        let ratios =
+            rounds.iter().zip(baseline).map(|(round, bare)| round.per_second / bare.per_second);
         let ratio: Figures = ratios.collect();
         let disturbed = rounds.iter().filter(|round| round.run.is_disturbed()).count();
         println!("  {:<28} {rate:>18} M/s {ratio:>18} of {first}", contender.name);
-        println!("  {:<28} {lost:.1} % lost, {busy:.0} % of a core, {disturbed} runs disturbed", "");
+        println!(
+            "  {:<28} {lost:.1} % lost, {busy:.0} % of a core, {disturbed} runs disturbed",
+            ""
+        );
     }
     Ok(results)
 }
@@ -291,9 +331,13 @@ fn at_two_thirds(
     if effort.has_goals() {
         let disturbed = runs.iter().filter(|(_, is_disturbed)| *is_disturbed).count();
         // Of the undisturbed runs, none may lose a packet.
-        let lost: u64 = runs.iter().filter(|(_, is_disturbed)| !is_disturbed).map(|(lost, _)| lost).sum();
+        let lost: u64 =
+            runs.iter().filter(|(_, is_disturbed)| !is_disturbed).map(|(lost, _)| lost).sum();
         let figure = Figure { value: lost as f64, is_disturbed: disturbed * 2 >= runs.len() };
-        let what = format!("packets lost by {} at two thirds of its highest lossless rate", contender.name);
+        let what = format!(
+            "packets lost by {} at two thirds of its highest lossless rate",
+            contender.name
+        );
         goals.judge(&what, Bound::AtMost(0.0), &[figure]);
     }
     Ok(())
@@ -324,5 +368,9 @@ fn sustain(
         Ok((run, receiver.stop()?.ledger("/delivered")?))
     })?;
     let lost = run.frames.checked_sub(delivered).ok_or("more packets than were sent")?;
-    Ok(Round { run, per_second: delivered as f64 / run.seconds, lost: lost as f64 / run.frames as f64 })
+    Ok(Round {
+        run,
+        per_second: delivered as f64 / run.seconds,
+        lost: lost as f64 / run.frames as f64,
+    })
 }

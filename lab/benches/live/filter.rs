@@ -1,5 +1,6 @@
-//! The cost of a packet that a filter rejects, compared with the same packet and a bare XDP program: XDP_PASS, or
-//! XDP_DROP for `--drop-rejected`. One packet in 128 matches. The CPU time of the capturing process is also reported.
+//! The cost of a packet that a filter rejects, compared with the same packet and a bare XDP
+//! program: XDP_PASS, or XDP_DROP for `--drop-rejected`. One packet in 128 matches. The CPU time of
+//! the capturing process is also reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,8 +52,8 @@ pub(crate) fn hold(arguments: &Arguments) -> Outcome<()> {
 /// Matches one packet in 128.
 const FEW: &str = "udp and ether[55] & 127 = 5";
 
-/// The longest filter of the WinPcap paper, with ten addresses and ten ports. The packets have the last address, but
-/// none of the ports. The filter also accepts packets that match [`FEW`].
+/// The longest filter of the WinPcap paper, with ten addresses and ten ports. The packets have the
+/// last address, but none of the ports. The filter also accepts packets that match [`FEW`].
 fn longest() -> String {
     let hosts: Vec<String> = (1..10).map(|host| format!("host 10.1.1.{host}")).collect();
     let ports: Vec<String> = (1..=10).map(|port| format!("udp port {}", port * 1000)).collect();
@@ -69,7 +70,8 @@ struct Contender {
 }
 
 fn contenders() -> Outcome<Vec<Contender>> {
-    let count = |more: &str| crate::wirecap().with("count -i a1 -R 64 --engine xdp --json").with(more);
+    let count =
+        |more: &str| crate::wirecap().with("count -i a1 -R 64 --engine xdp --json").with(more);
     let new = |name, command, baseline, ratio_max| Contender { name, command, baseline, ratio_max };
     Ok(vec![
         new("bare XDP_PASS", CommandLine::this()?.with("hold -i a1"), 0, None),
@@ -97,7 +99,8 @@ pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
         let nanos = |run: &Run| 1e9 / run.per_second();
         let cost: Figures = runs.iter().map(nanos).collect();
         let baseline = &rounds[contender.baseline];
-        let ratio: Figures = runs.iter().zip(baseline).map(|(run, bare)| nanos(run) / nanos(bare)).collect();
+        let ratio: Figures =
+            runs.iter().zip(baseline).map(|(run, bare)| nanos(run) / nanos(bare)).collect();
         let busy: Figures = runs.iter().map(|run| run.busy * 100.0).collect();
         let disturbed = runs.iter().filter(|run| run.is_disturbed()).count();
         println!("  {:<28} {cost:>22.1} ns a packet {ratio:>18} of bare", contender.name);
@@ -108,7 +111,8 @@ pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
                 is_disturbed: run.is_disturbed() || bare.is_disturbed(),
             };
             let figures: Vec<Figure> = runs.iter().zip(baseline).map(figure).collect();
-            let what = format!("cost of a packet that {} rejects / of a bare XDP_PASS", contender.name);
+            let what =
+                format!("cost of a packet that {} rejects / of a bare XDP_PASS", contender.name);
             goals.judge(&what, Bound::AtMost(most), &figures);
         }
     }
@@ -132,10 +136,12 @@ fn measure(
     if contender.name.starts_with("bare") {
         return Ok(run);
     }
-    let (delivered, seen) = (finished.ledger("/delivered")?, finished.ledger("/seen")?);
+    let delivered = finished.ledger("/delivered")?;
+    let seen = finished.ledger("/seen")?;
     let few = run.frames / 128;
     if seen != run.frames || delivered.abs_diff(few) > few / 10 + 1 {
-        let (name, sent) = (contender.name, run.frames);
+        let name = contender.name;
+        let sent = run.frames;
         return Err(format!("{name}: {sent} were sent, {seen} seen, {delivered} delivered").into());
     }
     Ok(run)

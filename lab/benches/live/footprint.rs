@@ -27,7 +27,8 @@ fn command(arguments: &str) -> CommandLine {
     crate::wirecap().with(arguments).with("-i a1 -M 256 -R 512 --json")
 }
 
-/// Prints the peak memory of a capture that received three times as many packets as its pool holds, at top rate.
+/// Prints the peak memory of a capture that received three times as many packets as its pool holds,
+/// at top rate.
 fn memory(effort: Effort) -> Outcome<()> {
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
@@ -52,11 +53,13 @@ fn memory(effort: Effort) -> Outcome<()> {
     Ok(())
 }
 
-/// Memory that the kernel has allocated by vmalloc for AF_XDP sockets, excluding its mappings of user memory.
+/// Memory that the kernel has allocated by vmalloc for AF_XDP sockets, excluding its mappings of
+/// user memory.
 fn kernel_bytes() -> Outcome<u64> {
     let table = fs::read_to_string("/proc/vmallocinfo")?;
-    let of_xdp =
-        |line: &&str| XDP_ALLOCATORS.iter().any(|name| line.contains(name)) && !line.contains("vmap");
+    let of_xdp = |line: &&str| {
+        XDP_ALLOCATORS.iter().any(|name| line.contains(name)) && !line.contains("vmap")
+    };
     let bytes = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
     Ok(table.lines().filter(of_xdp).filter_map(bytes).sum())
 }
@@ -65,8 +68,8 @@ fn kernel_bytes() -> Outcome<u64> {
 fn idle(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let time = Duration::from_secs_f64(effort.choose(10.0, 0.2));
     let bed = Bed::new()?;
-    // A wake-up takes some 70 us in a virtual machine. In advanced mode an idle worker looks at its buddies' rings
-    // every 20 ms.
+    // A wake-up takes some 70 us in a virtual machine. In advanced mode an idle worker looks at its
+    // buddies' rings every 20 ms.
     for (name, command, most) in [
         ("count, basic mode", command("count --engine xdp"), 0.15),
         ("count, advanced mode", command("count --engine xdp -T 60"), 0.5),
@@ -92,7 +95,11 @@ fn idle(effort: Effort, goals: &mut Goals) -> Outcome<()> {
             shares.iter().map(|share| share.value).collect::<Figures>()
         );
         if effort.has_goals() {
-            goals.judge(&format!("{name}: percent of a core while idle"), Bound::Below(most), &shares);
+            goals.judge(
+                &format!("{name}: percent of a core while idle"),
+                Bound::Below(most),
+                &shares,
+            );
         }
     }
     Ok(())

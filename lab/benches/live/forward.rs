@@ -1,8 +1,10 @@
-//! `wirecap forward` compared with other programs that forward frames from one interface to another: between the same
-//! two veth pairs, with the same traffic in one direction, at the sender's top rate.
+//! `wirecap forward` compared with other programs that forward frames from one interface to
+//! another: between the same two veth pairs, with the same traffic in one direction, at the
+//! sender's top rate.
 //!
-//! The kernel's receive path runs on the sender's CPU, the forwarding program on another one. The cost of forwarding is
-//! the time of both, minus the time that the sender needs for frames that are dropped on arrival.
+//! The kernel's receive path runs on the sender's CPU, the forwarding program on another one. The
+//! cost of forwarding is the time of both, minus the time that the sender needs for frames that are
+//! dropped on arrival.
 
 mod contenders;
 
@@ -11,8 +13,8 @@ use std::time::Duration;
 
 use clap::Args;
 use wirecap_testbed::{
-    Bound, Counters, Figure, Generator, Goals, Inline, Load, RxQueueCounts, SetupError, Sizes, Traffic,
-    drop_program, loss_lock, skip_on_this_machine,
+    Bound, Counters, Figure, Generator, Goals, Inline, Load, RxQueueCounts, SetupError, Sizes,
+    Traffic, drop_program, loss_lock, skip_on_this_machine,
 };
 
 use wirecap_lab::live::Outcome;
@@ -28,7 +30,8 @@ use contenders::{Contender, contenders};
 /// The selected contenders and traffic.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Arguments {
-    /// Measure only forwarders whose names contain TEXT; their rates are compared with that of the first one
+    /// Measure only forwarders whose names contain TEXT; their rates are compared with that of the
+    /// first one
     #[arg(long, value_name = "TEXT", default_value = "")]
     who: String,
     /// Measure only traffic whose name contains TEXT
@@ -68,11 +71,13 @@ struct Results {
 
 pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> Outcome<()> {
     println!("\nforwarding from one veth pair to another, at the sender's top rate, on two CPUs");
-    let is_meant = |contender: &Contender| contender.name.contains(&arguments.who) && is_there(contender);
+    let is_meant =
+        |contender: &Contender| contender.name.contains(&arguments.who) && is_there(contender);
     let contenders: Vec<Contender> = contenders().into_iter().filter(is_meant).collect();
     let traffics = traffics();
     let traffics = effort.choose(&traffics[..], &traffics[3..]);
-    for (name, sizes, frames) in traffics.iter().filter(|(name, ..)| name.contains(&arguments.what)) {
+    for (name, sizes, frames) in traffics.iter().filter(|(name, ..)| name.contains(&arguments.what))
+    {
         let frames = effort.choose(*frames, 20_000);
         let mut results: Vec<Results> = contenders.iter().map(|_| Results::default()).collect();
         for _ in 0..effort.rounds(9) {
@@ -86,7 +91,8 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
                 contender.name
             );
             if effort.has_goals() && contender.is_rival() && contenders[0].is_ours() {
-                let what = format!("{name}: rate of {} / of {}", contenders[0].name, contender.name);
+                let what =
+                    format!("{name}: rate of {} / of {}", contenders[0].name, contender.name);
                 goals.judge(&what, Bound::AtLeast(0.9), ratios);
             }
         }
@@ -111,7 +117,8 @@ fn round(
     effort: Effort,
 ) -> Outcome<()> {
     let frame_ns = cost_of_sending(sizes, frames, effort)?;
-    let (mut ours, mut is_disturbed) = (f64::NAN, false);
+    let mut ours = f64::NAN;
+    let mut is_disturbed = false;
     for (index, (contender, results)) in contenders.iter().zip(results).enumerate() {
         let Some(measured) = measure(contender, sizes, frames, frame_ns, effort)? else {
             println!("  {} forwarded nothing while {frames} frames were sent", contender.name);
@@ -134,7 +141,8 @@ fn cost_of_sending(sizes: &Sizes, frames: u64, effort: Effort) -> Outcome<f64> {
     let _alone = loss_lock()?;
     let bed = Inline::new(1, 1500)?;
     let _dropping = drop_program(&bed.left.port)?;
-    let (run, _) = effort.calmest(|| Ok((send(&mut generator(&bed, sizes)?, frames, None)?, ())))?;
+    let (run, _) =
+        effort.calmest(|| Ok((send(&mut generator(&bed, sizes)?, frames, None)?, ())))?;
     Ok(1e9 / run.per_second())
 }
 
@@ -180,9 +188,11 @@ fn forward(contender: &Contender, sizes: &Sizes, frames: u64) -> Outcome<(Run, u
     let arrived = arrivals.count()?;
     // A bridge also sends a few frames itself.
     if arrived > frames + 110 {
-        return Err(
-            format!("{}: {arrived} frames arrived, {frames} and 100 were sent", contender.name).into()
-        );
+        return Err(format!(
+            "{}: {arrived} frames arrived, {frames} and 100 were sent",
+            contender.name
+        )
+        .into());
     }
     forwarding.finish(frames + 100, arrived)?;
     Ok((run, forwarded))

@@ -1,9 +1,10 @@
-//! Measures wirecap on a live veth pair, in comparison with a bare AF_XDP loop and with other programs. Each part prints
-//! whether its goals are met; with `--check` the bench fails if a goal is missed, or void because the machine was not quiet.
+//! Measures wirecap on a live veth pair, in comparison with a bare AF_XDP loop and with other
+//! programs. Each part prints whether its goals are met; with `--check` the bench fails if a goal
+//! is missed, or void because the machine was not quiet.
 //!
-//! `make bench` runs all parts; in the folder `lab`, `cargo bench --bench live -- rates` runs one of them. Without
-//! `--bench`, as under `cargo test --bench live`, or with `--quick`, every part runs briefly, to check that
-//! it works. Requires root.
+//! `make bench` runs all parts; in the folder `lab`, `cargo bench --bench live -- rates` runs one
+//! of them. Without `--bench`, as under `cargo test --bench live`, or with `--quick`, every part
+//! runs briefly, to check that it works. Requires root.
 
 mod count;
 mod filter;
@@ -45,7 +46,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Instructions per packet: wirecap count compared with a bare loop, advanced mode with basic mode
+    /// Instructions per packet: wirecap count compared with a bare loop, advanced mode with basic
+    /// mode
     Instructions,
     /// Sustained rate: wirecap count compared with a bare loop
     Rates,
@@ -106,7 +108,8 @@ impl Effort {
         if self.quick { quick } else { full }
     }
 
-    /// Repeats a measurement while it is disturbed, except in a quick run, whose figures are not used.
+    /// Repeats a measurement while it is disturbed, except in a quick run, whose figures are not
+    /// used.
     fn calmest<T>(self, mut measure: impl FnMut() -> Outcome<(Run, T)>) -> Outcome<(Run, T)> {
         if self.quick { measure() } else { bed::calmest(measure) }
     }

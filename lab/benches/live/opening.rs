@@ -1,6 +1,7 @@
 //! The time from the start of a command until it captures, on four receive queues, without packets.
 //!
-//! The goal is that four rings are open within 0.1 s, with the default options and with `--engine xdp`.
+//! The goal is that four rings are open within 0.1 s, with the default options and with
+//! `--engine xdp`.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -15,7 +16,8 @@ use crate::Effort;
 
 const QUEUES: u32 = 4;
 const SECONDS_MAX: f64 = 0.1;
-/// Openings of a round, whose figure is their mean: one takes too short a time to see whether it was disturbed.
+/// Openings of a round, whose figure is their mean: one takes too short a time to see whether it
+/// was disturbed.
 const OPENINGS: u32 = 5;
 const COMMANDS: [&str; 4] = [
     "count -i a1",
@@ -26,7 +28,8 @@ const COMMANDS: [&str; 4] = [
 
 pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     println!("\ntime until a command captures on {QUEUES} queues");
-    let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
+    let sender = Namespace::new()?;
+    let receiver = Namespace::new()?;
     let _pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), QUEUES, 1500)?;
 
     for command in COMMANDS {
@@ -68,7 +71,9 @@ fn open(namespace: &Namespace, arguments: &str) -> Outcome<Duration> {
     let mut said = String::new();
     while !said.contains("capturing") {
         if errors.read_line(&mut said)? == 0 {
-            return Err(format!("wirecap {arguments} does not capture: {}, {said}", child.wait()?).into());
+            return Err(
+                format!("wirecap {arguments} does not capture: {}, {said}", child.wait()?).into()
+            );
         }
     }
     let took = begun.elapsed();

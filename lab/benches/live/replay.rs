@@ -1,8 +1,10 @@
-//! `wirecap replay` compared with tcpreplay: the rate at which each sends a savefile, and the accuracy of its timing.
+//! `wirecap replay` compared with tcpreplay: the rate at which each sends a savefile, and the
+//! accuracy of its timing.
 //!
-//! All senders send the same file on the same interface. The peer drops all frames (rate) or records them with a
-//! timestamp per packet (timing). Each sender reports its rate; the interface's counters confirm that all frames were
-//! sent. tcpreplay runs with `--preload-pcap`, as its manual recommends.
+//! All senders send the same file on the same interface. The peer drops all frames (rate) or
+//! records them with a timestamp per packet (timing). Each sender reports its rate; the interface's
+//! counters confirm that all frames were sent. tcpreplay runs with `--preload-pcap`, as its manual
+//! recommends.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -15,7 +17,8 @@ use wirecap_lab::live::bed::Bed;
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
 use wirecap_testbed::{
-    Bound, Counters, Figure, Goals, Sizes, Stamp, Traffic, Watch, drop_program, skip_on_this_machine,
+    Bound, Counters, Figure, Goals, Sizes, Stamp, Traffic, Watch, drop_program,
+    skip_on_this_machine,
 };
 
 use crate::Effort;
@@ -68,9 +71,9 @@ impl Sender {
                 serde_json::from_str::<serde_json::Value>(output)?["frames_per_s"].as_f64()
             }
             // Rated: 73163326.1 Bps, 585.30 Mbps, 1219388.76 pps
-            Self::Tcpreplay => {
-                output.split_once(" pps").and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok())
-            }
+            Self::Tcpreplay => output
+                .split_once(" pps")
+                .and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok()),
         };
         Ok(rate.ok_or_else(|| format!("{} reported no rate: {output}", self.name()))?)
     }
@@ -88,10 +91,12 @@ struct Savefile(PathBuf);
 impl Savefile {
     /// Writes `frames` frames of these lengths, with evenly spaced timestamps.
     fn new(bed: &Bed, name: &str, sizes: Sizes, frames: u64) -> Outcome<Self> {
-        let file =
-            Self(PathBuf::from("/dev/shm").join(format!("wirecap-bench-{}-{name}", std::process::id())));
+        let file = Self(
+            PathBuf::from("/dev/shm").join(format!("wirecap-bench-{}-{name}", std::process::id())),
+        );
         let traffic = Traffic { sizes, flows: 256, ..Traffic::to(&bed.pair.receiver) };
-        let mut writer = Writer::new(FileSink::replace(&file.0)?, Format::Pcap, &Section::default());
+        let mut writer =
+            Writer::new(FileSink::replace(&file.0)?, Format::Pcap, &Section::default());
         let interface = writer.add_interface(&Interface::default())?;
         for sequence in 0..frames {
             let data = &traffic.frame(Stamp { queue: 0, sequence });
@@ -117,8 +122,8 @@ fn due_ns(sequence: u64) -> u64 {
 
 fn senders() -> Vec<Sender> {
     let is_there = |sender: &Sender| {
-        let there =
-            sender.command(Path::new(""), Pace::Recorded).is_installed() || *sender == Sender::Wirecap;
+        let there = sender.command(Path::new(""), Pace::Recorded).is_installed()
+            || *sender == Sender::Wirecap;
         if !there {
             skip_on_this_machine(&format!("{} is not installed", sender.name()));
         }
@@ -131,7 +136,8 @@ pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let senders = senders();
     rates(effort, &senders, goals)?;
     // `--via` is not used at the recorded rate: both commands of wirecap are the same.
-    let apart: Vec<Sender> = senders.into_iter().filter(|sender| *sender != Sender::ViaXdp).collect();
+    let apart: Vec<Sender> =
+        senders.into_iter().filter(|sender| *sender != Sender::ViaXdp).collect();
     timing(effort, &apart, goals)
 }
 
@@ -206,7 +212,9 @@ fn await_counted(counters: &mut Counters, frames: u64) -> Outcome<()> {
 fn timing(effort: Effort, senders: &[Sender], goals: &mut Goals) -> Outcome<()> {
     let bed = Bed::new()?;
     let frames = effort.choose(FILE_FRAMES, 1_000);
-    println!("\nreplay as recorded, {frames} frames at {RECORDED_RATE} frames/s: delay of the frames, in µs");
+    println!(
+        "\nreplay as recorded, {frames} frames at {RECORDED_RATE} frames/s: delay of the frames, in µs"
+    );
     let file = Savefile::new(&bed, "timing", Sizes::fixed(60), frames)?;
     let copy = Savefile(file.0.with_extension("copy"));
     let mut late: Vec<[Figures; 3]> = vec![Default::default(); senders.len()];
@@ -224,7 +232,11 @@ fn timing(effort: Effort, senders: &[Sender], goals: &mut Goals) -> Outcome<()> 
             thread::sleep(Duration::from_millis(100));
             let delivered = receiver.stop()?.ledger("/delivered")?;
             if delivered != frames {
-                return Err(format!("{delivered} of {frames} frames arrived from {}", sender.name()).into());
+                return Err(format!(
+                    "{delivered} of {frames} frames arrived from {}",
+                    sender.name()
+                )
+                .into());
             }
             let arrived = lateness_us(&copy.0)?;
             let at = |share: f64| arrived[((arrived.len() - 1) as f64 * share) as usize];
@@ -235,7 +247,10 @@ fn timing(effort: Effort, senders: &[Sender], goals: &mut Goals) -> Outcome<()> 
         }
     }
     for (sender, [median, most, max]) in senders.iter().zip(&late) {
-        println!("  {:14} median {median:.1}, 99th percentile {most:.1}, maximum {max:.1}", sender.name());
+        println!(
+            "  {:14} median {median:.1}, 99th percentile {most:.1}, maximum {max:.1}",
+            sender.name()
+        );
     }
     if effort.has_goals() {
         goals.judge("median delay of replayed frames in us", Bound::Below(50.0), &medians);
@@ -243,7 +258,8 @@ fn timing(effort: Effort, senders: &[Sender], goals: &mut Goals) -> Outcome<()> 
     Ok(())
 }
 
-/// The delay of each frame after its due time, minus the smallest such delay, in microseconds, ascending.
+/// The delay of each frame after its due time, minus the smallest such delay, in microseconds,
+/// ascending.
 fn lateness_us(copy: &Path) -> Outcome<Vec<f64>> {
     let mut reader = Reader::open(copy)?;
     let mut delays = Vec::new();
@@ -253,7 +269,8 @@ fn lateness_us(copy: &Path) -> Outcome<Vec<f64>> {
         delays.push(arrived_ns as i64 - due_ns(stamp.sequence) as i64);
     }
     let promptest = *delays.iter().min().ok_or("no frame arrived")?;
-    let mut late: Vec<f64> = delays.into_iter().map(|delay| (delay - promptest) as f64 / 1e3).collect();
+    let mut late: Vec<f64> =
+        delays.into_iter().map(|delay| (delay - promptest) as f64 / 1e3).collect();
     late.sort_by(f64::total_cmp);
     Ok(late)
 }

@@ -1,9 +1,10 @@
-//! The highest rate at which a recorder writes every packet to a file in memory: `wirecap capture -w` compared with
-//! tcpdump, dumpcap and netsniff-ng, and its engine `packet` compared with tcpdump, which uses the same kind of socket.
+//! The highest rate at which a recorder writes every packet to a file in memory:
+//! `wirecap capture -w` compared with tcpdump, dumpcap and netsniff-ng, and its engine `packet`
+//! compared with tcpdump, which uses the same kind of socket.
 //!
-//! The other recorders have as much buffer memory as wirecap, the settings that their manuals recommend, and an XDP
-//! program that passes every packet, without which AF_PACKET loses frames of the generator. Only packets in the file
-//! are counted.
+//! The other recorders have as much buffer memory as wirecap, the settings that their manuals
+//! recommend, and an XDP program that passes every packet, without which AF_PACKET loses frames of
+//! the generator. Only packets in the file are counted.
 
 use std::time::Duration;
 use wirecap_lab::live::Outcome;
@@ -20,8 +21,8 @@ use crate::Effort;
 const BY_PACKET: &str = "--timestamp packet";
 /// Buffer memory of each recorder.
 const BUFFER_MIB: u32 = 64;
-/// Longer than the timeout after which the kernel delivers a partly filled block of a packet ring: one second
-/// for tcpdump.
+/// Longer than the timeout after which the kernel delivers a partly filled block of a packet ring:
+/// one second for tcpdump.
 const CALM: Duration = Duration::from_millis(1200);
 /// A rate is sustained only if the sender reaches at least this share of it.
 const SENDER_SHARE: f64 = 0.98;
@@ -51,7 +52,12 @@ pub(crate) fn contender(
     let is_ours = program == "wirecap";
     let command = if is_ours { crate::wirecap() } else { CommandLine::new(program) };
     let command = command.with(arguments).with(FILE);
-    Contender { is_ours, passing, calm: CALM, ..Contender::new(name, command, ready, Books::File(|_| None)) }
+    Contender {
+        is_ours,
+        passing,
+        calm: CALM,
+        ..Contender::new(name, command, ready, Books::File(|_| None))
+    }
 }
 
 pub(crate) fn tcpdump(mib: u32) -> Contender {
@@ -65,17 +71,23 @@ pub(crate) fn dumpcap_pcap(mib: u32) -> Contender {
 }
 
 pub(crate) fn netsniff_ng(mib: u32) -> Contender {
-    let arguments = format!("--in a1 --silent --ring-size {mib}MiB -T 0xa1b23c4d --notouch-irq --out");
+    let arguments =
+        format!("--in a1 --silent --ring-size {mib}MiB -T 0xa1b23c4d --notouch-irq --out");
     contender("netsniff-ng", "netsniff-ng", &arguments, "Running", true)
 }
 
 /// The engine `packet`, and tcpdump, which uses the same kind of socket.
 fn on_packet_sockets() -> Vec<Contender> {
     let ours = |name, format| {
-        let arguments = format!("capture -i a1 --engine packet --buffer {BUFFER_MIB}M --format {format} -w");
+        let arguments =
+            format!("capture -i a1 --engine packet --buffer {BUFFER_MIB}M --format {format} -w");
         contender(name, "wirecap", &arguments, "capturing", true)
     };
-    vec![ours("packet engine, pcapng", "pcapng"), ours("packet engine, pcap", "pcap"), tcpdump(BUFFER_MIB)]
+    vec![
+        ours("packet engine, pcapng", "pcapng"),
+        ours("packet engine, pcap", "pcap"),
+        tcpdump(BUFFER_MIB),
+    ]
 }
 
 fn all() -> Vec<Contender> {
@@ -126,7 +138,11 @@ pub(crate) fn packet(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let rounds = compare(effort, on_packet_sockets())?;
     if effort.has_goals() {
         let ratios = rounds.ratios(|contender| contender.is_ours);
-        goals.judge("lossless rate of the engine packet / of tcpdump", Bound::AtLeast(0.95), &ratios);
+        goals.judge(
+            "lossless rate of the engine packet / of tcpdump",
+            Bound::AtLeast(0.95),
+            &ratios,
+        );
     }
     Ok(())
 }
@@ -142,7 +158,8 @@ impl Rounds {
     fn ratios(&self, is_meant: impl Fn(&Contender) -> bool) -> Vec<Figure> {
         let ratio = |rates: &Vec<Figure>| {
             let best = |is_meant: &dyn Fn(&Contender) -> bool| {
-                let meant = self.contenders.iter().zip(rates).filter(|(contender, _)| is_meant(contender));
+                let meant =
+                    self.contenders.iter().zip(rates).filter(|(contender, _)| is_meant(contender));
                 meant.map(|(_, rate)| rate.value).fold(f64::NAN, f64::max)
             };
             Figure {
@@ -170,7 +187,8 @@ fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<Rounds> {
     let mut rates = Vec::new();
     for _ in 0..effort.rounds(3) {
         let mut searches: Vec<Search> = contenders.iter().map(|_| Search::new(&extent)).collect();
-        // The contenders take each step in turn, so that other load on the machine affects all of them equally.
+        // The contenders take each step in turn, so that other load on the machine affects all of
+        // them equally.
         for _ in 0..extent.steps {
             for (contender, search) in contenders.iter().zip(&mut searches) {
                 let Some(point) = search.point() else { continue };
@@ -181,7 +199,10 @@ fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<Rounds> {
         for (limits, search) in limits.iter_mut().zip(&searches) {
             limits.push(search.lossless / 1e6);
         }
-        let rate = |search: &Search<'_>| Figure { value: search.lossless, is_disturbed: search.is_disturbed };
+        let rate = |search: &Search<'_>| Figure {
+            value: search.lossless,
+            is_disturbed: search.is_disturbed,
+        };
         rates.push(searches.iter().map(rate).collect());
     }
     report(&contenders, &limits);
@@ -199,12 +220,15 @@ fn report(contenders: &[Contender], limits: &[Figures]) {
     let rival = best(&|contender| !contender.is_ours);
     println!("  ours / best rival: {:.2}", best(&|contender| contender.is_ours) / rival);
     if contenders.iter().any(reads_each) {
-        println!("  ours with a clock read for each packet / best rival: {:.2}", best(&reads_each) / rival);
+        println!(
+            "  ours with a clock read for each packet / best rival: {:.2}",
+            best(&reads_each) / rival
+        );
     }
 }
 
-/// A search for the highest lossless rate: first at the sender's top rate; if packets are lost, by bisecting a range of
-/// rates on a logarithmic scale.
+/// A search for the highest lossless rate: first at the sender's top rate; if packets are lost, by
+/// bisecting a range of rates on a logarithmic scale.
 struct Search<'a> {
     extent: &'a Extent,
     low: f64,
@@ -245,7 +269,8 @@ impl<'a> Search<'a> {
         if lost == 0 {
             self.lossless = self.lossless.max(sent);
         }
-        // On a veth the kernel's receive path runs on the sender's CPU, and may slow down the sender.
+        // On a veth the kernel's receive path runs on the sender's CPU, and may slow down the
+        // sender.
         let sustained = lost == 0 && sent >= SENDER_SHARE * point.per_second.unwrap_or(sent);
         match point.per_second {
             None => self.high = Some(sent),
@@ -273,9 +298,12 @@ fn try_rate(bed: &Bed, contender: &Contender, point: Point, effort: Effort) -> O
 /// A run with this load, and the number of packets in the file.
 fn record(bed: &Bed, contender: &Contender, point: Point) -> Outcome<(Run, u64)> {
     let per_second = point.per_second.map(|rate| rate as u64);
-    let mut sender = KernelSender { generator: bed.generator(60)?, frames: point.frames, per_second };
+    let mut sender =
+        KernelSender { generator: bed.generator(60)?, frames: point.frames, per_second };
     let trial = trial::run(bed, contender, &mut sender, &mut |_| Ok(()))?;
-    let (frames, seconds, waited) = (trial.sent, trial.seconds, trial.waited);
+    let frames = trial.sent;
+    let seconds = trial.seconds;
+    let waited = trial.waited;
     let run = Run {
         frames,
         seconds,

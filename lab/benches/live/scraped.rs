@@ -1,8 +1,10 @@
-//! The cost of scraping: `wirecap count` with and without ten scrapes of its metrics per second, in alternation. At
-//! a moderate rate, which both sustain, the bench counts lost packets. At the generator's top rate, it compares the
-//! rates. Without packets, it measures the CPU time of a scrape.
+//! The cost of scraping: `wirecap count` with and without ten scrapes of its metrics per second, in
+//! alternation. At a moderate rate, which both sustain, the bench counts lost packets. At the
+//! generator's top rate, it compares the rates. Without packets, it measures the CPU time of a
+//! scrape.
 //!
-//! Its goals: a scraped capture loses no packet at the moderate rate, and scraping costs less than 1 % of the top rate.
+//! Its goals: a scraped capture loses no packet at the moderate rate, and scraping costs less than
+//! 1 % of the top rate.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -45,7 +47,8 @@ pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("http");
     let bed = Bed::new()?;
-    let moderate = turns(&bed, &socket, effort.choose(2_000_000, 20_000), Some(MODERATE), effort, 5)?;
+    let moderate =
+        turns(&bed, &socket, effort.choose(2_000_000, 20_000), Some(MODERATE), effort, 5)?;
     print(&format!("at {} packets/s", grouped(MODERATE)), &moderate);
     let top = turns(&bed, &socket, effort.choose(6_000_000, 50_000), None, effort, 15)?;
     print("as fast as possible", &top);
@@ -98,8 +101,8 @@ fn capture(bed: &Bed, socket: &Path) -> Outcome<Receiver> {
     )
 }
 
-/// Calls `work`. If there is a socket, another thread scrapes it during the call. Also returns the number of
-/// scrapes.
+/// Calls `work`. If there is a socket, another thread scrapes it during the call. Also returns the
+/// number of scrapes.
 fn scraping<T>(socket: Option<&Path>, work: impl FnOnce() -> Outcome<T>) -> Outcome<(T, u64)> {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -113,7 +116,8 @@ fn scraping<T>(socket: Option<&Path>, work: impl FnOnce() -> Outcome<T>) -> Outc
 }
 
 fn scrape_until(socket: &Path, is_done: &AtomicBool) -> io::Result<u64> {
-    let (begun, mut scrapes) = (Instant::now(), 0);
+    let begun = Instant::now();
+    let mut scrapes = 0;
     while !is_done.load(Ordering::Relaxed) {
         scrape(socket)?;
         scrapes += 1;
@@ -128,7 +132,9 @@ fn scrape(socket: &Path) -> io::Result<()> {
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    match answer.starts_with("HTTP/1.1 200 ") && answer.contains("wirecap_ring_packets_delivered_total") {
+    match answer.starts_with("HTTP/1.1 200 ")
+        && answer.contains("wirecap_ring_packets_delivered_total")
+    {
         true => Ok(()),
         false => Err(io::Error::other(format!("not metrics: {answer:.100}"))),
     }

@@ -1,11 +1,12 @@
-//! The CPU time of recorders, measured while no packets arrive. Each recorder is stopped (SIGSTOP), the sender fills
-//! its buffer and ends, and the recorder is continued (SIGCONT). The bench prints the CPU time per packet of all its
-//! threads, and the time until the last packet is in the file.
+//! The CPU time of recorders, measured while no packets arrive. Each recorder is stopped (SIGSTOP),
+//! the sender fills its buffer and ends, and the recorder is continued (SIGCONT). The bench prints
+//! the CPU time per packet of all its threads, and the time until the last packet is in the file.
 //!
-//! All recorders have buffers of the same size, which hold all packets. The goal is that wirecap uses no more CPU time at
-//! any length, with either engine, than the best of the others. The speed of a shared machine changes within minutes, so
-//! two recorders are compared within each round; the bench prints the median of the rounds' ratios. CPU time after the
-//! last packet is printed separately, because it depends on the duration of the measurement, not on the packets.
+//! All recorders have buffers of the same size, which hold all packets. The goal is that wirecap
+//! uses no more CPU time at any length, with either engine, than the best of the others. The speed
+//! of a shared machine changes within minutes, so two recorders are compared within each round; the
+//! bench prints the median of the rounds' ratios. CPU time after the last packet is printed
+//! separately, because it depends on the duration of the measurement, not on the packets.
 
 use std::fs;
 use std::hint;
@@ -42,7 +43,8 @@ pub(crate) struct Arguments {
     /// Measure wirecap only with its default options
     #[arg(long)]
     defaults: bool,
-    /// Also measure this executable, another build of wirecap, in alternation with the current build
+    /// Also measure this executable, another build of wirecap, in alternation with the current
+    /// build
     #[arg(long)]
     before: Option<PathBuf>,
 }
@@ -82,8 +84,8 @@ const MEMORY: &str = "/dev/shm";
 const WARM_FILE_MIB: usize = 512;
 /// Packets per second, so few that only the recorder's buffer fills.
 const PER_SECOND: u64 = 400_000;
-/// What the name of a recorder ends with that keeps root's privileges and does not sync its file. The others have the default
-/// options, so they record as the owner of the directory.
+/// What the name of a recorder ends with that keeps root's privileges and does not sync its file.
+/// The others have the default options, so they record as the owner of the directory.
 const BARE: &str = " -Z root --sync none";
 /// The most CPU time of a recorder with the default options, in terms of the same without them.
 const DEFAULTS_MAX: f64 = 1.03;
@@ -96,8 +98,8 @@ const LENGTHS: [u16; 4] = [60, 256, 768, 1514];
 const NOBODY: u32 = 65534;
 /// Interval between queries of the file's size.
 const LOOK: Duration = Duration::from_millis(1);
-/// A file is complete if it has not grown for this time. Longer than the timeout of one second after which the kernel
-/// hands out a partly filled block.
+/// A file is complete if it has not grown for this time. Longer than the timeout of one second
+/// after which the kernel hands out a partly filled block.
 const CALM: Duration = Duration::from_millis(1500);
 
 /// The result of one run.
@@ -153,9 +155,11 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
     );
     let mut contenders = installed(recorders());
     if let Some(path) = &arguments.before {
-        contenders = contenders.into_iter().flat_map(|contender| in_turns(contender, path)).collect();
+        contenders =
+            contenders.into_iter().flat_map(|contender| in_turns(contender, path)).collect();
     }
-    let is_wanted = |contender: &Contender| arguments.only.iter().any(|text| contender.name.contains(text));
+    let is_wanted =
+        |contender: &Contender| arguments.only.iter().any(|text| contender.name.contains(text));
     contenders.retain(|contender| arguments.only.is_empty() || is_wanted(contender));
     contenders.retain(|contender| !(arguments.defaults && contender.name.ends_with(BARE)));
     if effort.choose(false, true) {
@@ -173,19 +177,26 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
         for &bytes in &lengths {
             let mut results: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
             for round in 0..effort.rounds(ROUNDS) {
-                // In turn, so that other load on the machine affects all contenders equally. Each round begins with another one,
-                // and every other round goes backwards: a recorder is slower after one that leaves much memory to the host.
+                // In turn, so that other load on the machine affects all contenders equally. Each
+                // round begins with another one, and every other round goes backwards: a recorder
+                // is slower after one that leaves much memory to the host.
                 for turn in 0..contenders.len() {
                     let turn = if round % 2 == 0 { turn } else { contenders.len() - turn };
                     let next = (round + turn) % contenders.len();
-                    results[next].push(measure(&contenders[next], place.directory(), bytes, packets)?);
+                    results[next].push(measure(
+                        &contenders[next],
+                        place.directory(),
+                        bytes,
+                        packets,
+                    )?);
                 }
             }
             println!("  {bytes} bytes, file on {}", place.name());
             let best = best_rival(&contenders, &results);
             for (contender, rounds) in contenders.iter().zip(&results) {
                 let ratios = best.map_or_else(Vec::new, |best| ratios_of(rounds, best));
-                let figures = |figure: fn(&Measured) -> f64| rounds.iter().map(figure).collect::<Figures>();
+                let figures =
+                    |figure: fn(&Measured) -> f64| rounds.iter().map(figure).collect::<Figures>();
                 println!(
                     "    {:<30} {:>22.0} ns {:>18} {:>22.0} ms {:>8.0} us/s idle",
                     contender.name,
@@ -226,11 +237,17 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
 }
 
 /// The rounds of the rival with the lowest median, if there is a rival.
-fn best_rival<'a>(contenders: &[Contender], results: &'a [Vec<Measured>]) -> Option<&'a [Measured]> {
-    let median =
-        |rounds: &[Measured]| rounds.iter().map(|measured| measured.nanos).collect::<Figures>().median();
-    let rivals =
-        contenders.iter().zip(results).filter(|(contender, _)| !contender.name.starts_with("wirecap"));
+fn best_rival<'a>(
+    contenders: &[Contender],
+    results: &'a [Vec<Measured>],
+) -> Option<&'a [Measured]> {
+    let median = |rounds: &[Measured]| {
+        rounds.iter().map(|measured| measured.nanos).collect::<Figures>().median()
+    };
+    let rivals = contenders
+        .iter()
+        .zip(results)
+        .filter(|(contender, _)| !contender.name.starts_with("wirecap"));
     rivals.map(|(_, rounds)| &rounds[..]).min_by(|one, other| median(one).total_cmp(&median(other)))
 }
 
@@ -243,8 +260,9 @@ fn ratios_of(ours: &[Measured], theirs: &[Measured]) -> Vec<Figure> {
     ours.iter().zip(theirs).map(ratio).collect()
 }
 
-/// A directory of a user without privileges, as whom wirecap records by default; removed on drop. Others may write to
-/// it, because dumpcap stays root but gives up the right to write to directories of other users.
+/// A directory of a user without privileges, as whom wirecap records by default; removed on drop.
+/// Others may write to it, because dumpcap stays root but gives up the right to write to
+/// directories of other users.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -274,14 +292,14 @@ impl Drop for Removed {
 }
 
 /// Writes to as much free memory as a run needs. A virtual machine returns free pages to its host
-/// (mm/page_reporting.c), and the next access to such a page costs the accessing process CPU time. Without this
-/// function, the first of several recorders would bear this cost for all of them.
+/// (mm/page_reporting.c), and the next access to such a page costs the accessing process CPU time.
+/// Without this function, the first of several recorders would bear this cost for all of them.
 fn warm_memory() {
     hint::black_box(vec![1_u8; WARM_MIB << 20]);
 }
 
-/// Writes a file in memory; when it is removed, its pages are free. The pages of files come from the kernel's lists of
-/// single pages, which the large blocks of [`warm_memory`] leave out.
+/// Writes a file in memory; when it is removed, its pages are free. The pages of files come from
+/// the kernel's lists of single pages, which the large blocks of [`warm_memory`] leave out.
 fn warm_file() -> Outcome<Removed> {
     let file = Removed(Path::new(MEMORY).join(format!("wirecap-warm-{}", std::process::id())));
     let block = vec![1; 1 << 20];
@@ -308,7 +326,9 @@ fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) ->
     // Only now, before the kernel reports the free pages to the host.
     drop(warm);
     let watch = Watch::begin();
-    let (mut len, mut grew, resumed) = (len(&file.0), Instant::now(), Instant::now());
+    let mut len = len(&file.0);
+    let mut grew = Instant::now();
+    let resumed = Instant::now();
     let mut ran = Duration::ZERO;
     receiver.signal(Signal::CONT)?;
     while grew.elapsed() < CALM {
@@ -323,15 +343,18 @@ fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) ->
     let idle = receiver.cpu_time()?.ran.saturating_sub(begin + ran);
     let idle_micros = idle.as_secs_f64() * 1e6 / grew.elapsed().as_secs_f64();
     let finished = receiver.stop()?;
-    let (mut reader, mut count) = (Reader::open(&file.0)?, 0);
+    let mut reader = Reader::open(&file.0)?;
+    let mut count = 0;
     while reader.next_record()?.is_some() {
         count += 1;
     }
     if count != packets {
         let said = finished.errors;
-        return Err(
-            format!("{}: {count} of {packets} packets are in the file\n{said}", contender.name).into()
-        );
+        return Err(format!(
+            "{}: {count} of {packets} packets are in the file\n{said}",
+            contender.name
+        )
+        .into());
     }
     Ok(Measured {
         nanos: ran.as_nanos() as f64 / packets as f64,

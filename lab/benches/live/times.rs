@@ -1,7 +1,9 @@
-//! The errors of the times in a recording. While `wirecap capture` records, a program at one of the kernel's tracepoints reads
-//! the clock for each packet: with the engine `xdp` after the packet was copied to the capture's memory, with the engine
-//! `packet` before AF_PACKET gets it. The difference is at least the error of the packet's time: it includes the copy, and the
-//! reading makes the packets that share a time arrive further apart. `xdp, packet` shows the difference for exact times.
+//! The errors of the times in a recording. While `wirecap capture` records, a program at one of the
+//! kernel's tracepoints reads the clock for each packet: with the engine `xdp` after the packet was
+//! copied to the capture's memory, with the engine `packet` before AF_PACKET gets it. The
+//! difference is at least the error of the packet's time: it includes the copy, and the reading
+//! makes the packets that share a time arrive further apart. `xdp, packet` shows the difference for
+//! exact times.
 //!
 //! The goal is that the default times of 99 % of the packets are within 500 ns.
 
@@ -28,7 +30,8 @@ const ROOM: u32 = 1 << 20;
 const COLUMNS: [u64; 4] = [250, 500, 1_000, 4_000];
 /// The error of the goal, and the share of the packets that must not exceed it.
 const GOAL: (u64, f64) = (4000, 0.99);
-const SENDERS: [(&str, Option<u64>); 2] = [("full rate", None), ("200,000 packets/s", Some(200_000))];
+const SENDERS: [(&str, Option<u64>); 2] =
+    [("full rate", None), ("200,000 packets/s", Some(200_000))];
 
 struct Contender {
     name: &'static str,
@@ -79,7 +82,8 @@ pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
                     is_disturbed: run.is_disturbed(),
                 };
                 let figures: Vec<Figure> = rounds.iter().map(figure).collect();
-                let what = format!("{}, {sender}: share of the times within {nanos} ns", contender.name);
+                let what =
+                    format!("{}, {sender}: share of the times within {nanos} ns", contender.name);
                 goals.judge(&what, Bound::AtLeast(share), &figures);
             }
         }
@@ -92,9 +96,11 @@ fn print(contender: &Contender, sender: &str, rounds: &[(Run, Vec<u64>)]) {
     for error in rounds.iter().flat_map(|(_, errors)| errors) {
         columns[COLUMNS.partition_point(|end| end <= error)] += 1;
     }
-    let cells: Vec<String> = columns.iter().map(|count| format!("\"{}\"", grouped(*count))).collect();
+    let cells: Vec<String> =
+        columns.iter().map(|count| format!("\"{}\"", grouped(*count))).collect();
     println!("\"{}\",\"{sender}\",{}", contender.name, cells.join(","));
-    let of_rounds = |figure: fn(&(Run, Vec<u64>)) -> f64| -> Figures { rounds.iter().map(figure).collect() };
+    let of_rounds =
+        |figure: fn(&(Run, Vec<u64>)) -> f64| -> Figures { rounds.iter().map(figure).collect() };
     let rate = of_rounds(|(run, _)| run.per_second() / 1e6);
     let half = of_rounds(|(_, errors)| errors[errors.len() / 2] as f64);
     let most = of_rounds(|(_, errors)| errors[errors.len() * 99 / 100] as f64);
@@ -110,7 +116,11 @@ fn share_within(errors: &[u64], nanos: u64) -> f64 {
 }
 
 /// A run, and the sorted errors of its packets.
-fn measure(contender: &Contender, packets: u64, per_second: Option<u64>) -> Outcome<(Run, Vec<u64>)> {
+fn measure(
+    contender: &Contender,
+    packets: u64,
+    per_second: Option<u64>,
+) -> Outcome<(Run, Vec<u64>)> {
     let _alone = loss_lock()?;
     let bed = Bed::new()?;
     let _passing = contender.passing.then(|| pass_program(&bed.pair.receiver)).transpose()?;
@@ -127,14 +137,24 @@ fn measure(contender: &Contender, packets: u64, per_second: Option<u64>) -> Outc
     receiver.settle(idle, Duration::from_millis(1200))?;
     let finished = receiver.stop()?;
     let recorded = times(&file)?;
-    // Frames that found the ring of the veth full did not arrive: neither the capture nor the witness has them.
-    let witnessed =
-        witness.times(recorded.len() as u64).map_err(|error| format!("{error}\n{}", finished.errors))?;
+    // Frames that found the ring of the veth full did not arrive: neither the capture nor the
+    // witness has them.
+    let witnessed = witness
+        .times(recorded.len() as u64)
+        .map_err(|error| format!("{error}\n{}", finished.errors))?;
     if (recorded.len() as u64) < packets / 2 {
-        return Err(format!("{} of {packets} packets arrived\n{}", recorded.len(), finished.errors).into());
+        return Err(format!(
+            "{} of {packets} packets arrived\n{}",
+            recorded.len(),
+            finished.errors
+        )
+        .into());
     }
-    let mut errors: Vec<u64> =
-        recorded.iter().zip(&witnessed).map(|(recorded, witnessed)| witnessed.abs_diff(*recorded)).collect();
+    let mut errors: Vec<u64> = recorded
+        .iter()
+        .zip(&witnessed)
+        .map(|(recorded, witnessed)| witnessed.abs_diff(*recorded))
+        .collect();
     errors.sort_unstable();
     Ok((run, errors))
 }
@@ -148,7 +168,8 @@ fn recorder(contender: &Contender, path: &str) -> CommandLine {
 
 /// The times in the file, in nanoseconds of Unix time.
 fn times(file: &Path) -> Outcome<Vec<u64>> {
-    let (mut reader, mut times) = (Reader::open(file)?, Vec::new());
+    let mut reader = Reader::open(file)?;
+    let mut times = Vec::new();
     while let Some(record) = reader.next_record()? {
         times.push(record.timestamp.ok_or("a packet has no time")?.unix_nanos());
     }

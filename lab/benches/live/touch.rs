@@ -1,4 +1,5 @@
-//! The work of the bare loop, done with the library: a loop over chunks that reads each packet's header.
+//! The work of the bare loop, done with the library: a loop over chunks that reads each packet's
+//! header.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +48,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
     });
     eprintln!("capturing {}", arguments.interface);
     let mut worker = capture.workers().pop().ok_or("a new capture has its worker")?;
-    let (mut packets, mut ipv4) = (0, 0);
+    let mut packets = 0;
+    let mut ipv4 = 0;
     while let Some(chunk) = worker.next_chunk()? {
         ipv4 += count_ipv4(&chunk);
         packets += chunk.len() as u64;

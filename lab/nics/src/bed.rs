@@ -16,9 +16,9 @@ use crate::kind::Kind;
 const MTU: u32 = 1500;
 /// Maximum time for a link to come up.
 const LINK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum number of frames in flight. QEMU's igb drops a frame whose queue has no free descriptor as long as
-/// another queue has one, without counting it; the smallest ring has 128 descriptors, and RSS may send all
-/// flows to one queue.
+/// Maximum number of frames in flight. QEMU's igb drops a frame whose queue has no free descriptor
+/// as long as another queue has one, without counting it; the smallest ring has 128 descriptors,
+/// and RSS may send all flows to one queue.
 const ON_THE_WAY_MAX: u64 = 64;
 /// Frames that have not arrived after this time are lost, or arrive without being counted.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -41,8 +41,11 @@ impl Bed {
     ///
     /// If they cannot be reset.
     pub(crate) fn new(kind: &'static Kind) -> Result<Self, Box<dyn Error>> {
-        let bed =
-            Self { kind, sender: Nic(format!("{}0", kind.name)), receiver: Nic(format!("{}1", kind.name)) };
+        let bed = Self {
+            kind,
+            sender: Nic(format!("{}0", kind.name)),
+            receiver: Nic(format!("{}1", kind.name)),
+        };
         bed.set_mtu(MTU)?;
         for nic in [&bed.sender, &bed.receiver] {
             nic.set_up(true)?;
@@ -83,7 +86,12 @@ impl Bed {
     /// # Errors
     ///
     /// If an interface is missing.
-    pub(crate) fn frames(&self, lengths: &[u16], flows: u32, count: u64) -> Result<Frames, Box<dyn Error>> {
+    pub(crate) fn frames(
+        &self,
+        lengths: &[u16],
+        flows: u32,
+        count: u64,
+    ) -> Result<Frames, Box<dyn Error>> {
         let receiver = self.receiver.interface()?;
         Ok(Frames::new(Traffic::to(&receiver), lengths, flows, count))
     }
@@ -103,7 +111,10 @@ impl Bed {
     /// # Errors
     ///
     /// As for [`send`](Self::send).
-    pub(crate) fn send_each(&self, frames: impl Iterator<Item = Vec<u8>>) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn send_each(
+        &self,
+        frames: impl Iterator<Item = Vec<u8>>,
+    ) -> Result<(), Box<dyn Error>> {
         let mut sender = PacketSender::on(&self.sender.interface()?)?;
         let begin = self.receiver.received()?;
         for (number, frame) in (0..).zip(frames) {
@@ -115,10 +126,11 @@ impl Bed {
         Ok(())
     }
 
-    /// Waits until the receiver has counted this many packets in total, or its counter has not changed for a
-    /// time.
+    /// Waits until the receiver has counted this many packets in total, or its counter has not
+    /// changed for a time.
     fn wait_for_arrival(&self, packets: u64) -> Result<(), Box<dyn Error>> {
-        let (mut last, mut since) = (self.receiver.received()?, Instant::now());
+        let mut last = self.receiver.received()?;
+        let mut since = Instant::now();
         while last < packets && since.elapsed() < ARRIVAL_TIMEOUT {
             thread::sleep(Duration::from_millis(1));
             let now = self.receiver.received()?;
@@ -135,9 +147,12 @@ impl Bed {
     ///
     /// If they do not become stable, or one NIC is missing.
     pub(crate) fn rest(&self) -> Result<(), Box<dyn Error>> {
-        let counters =
-            || Ok::<_, Box<dyn Error>>((self.sender.counter("tx_packets")?, self.receiver.received()?));
-        let (mut last, mut since, started) = (counters()?, Instant::now(), Instant::now());
+        let counters = || {
+            Ok::<_, Box<dyn Error>>((self.sender.counter("tx_packets")?, self.receiver.received()?))
+        };
+        let mut last = counters()?;
+        let mut since = Instant::now();
+        let started = Instant::now();
         while since.elapsed() < REST {
             thread::sleep(Duration::from_millis(100));
             let now = counters()?;
@@ -202,7 +217,8 @@ impl Nic {
     /// The number of queues.
     pub(crate) fn queues(&self) -> Result<u32, Box<dyn Error>> {
         let shown = run("ethtool", &["-l", &self.0])?;
-        let current = shown.rsplit("Combined:").next().and_then(|rest| rest.split_whitespace().next());
+        let current =
+            shown.rsplit("Combined:").next().and_then(|rest| rest.split_whitespace().next());
         Ok(current.unwrap_or_default().parse()?)
     }
 
@@ -224,7 +240,8 @@ impl Nic {
     /// The interface's device in /sys/bus/pci, or that device's parent.
     pub(crate) fn pci_device(&self) -> Result<PathBuf, Box<dyn Error>> {
         let device = fs::canonicalize(self.folder().join("device"))?;
-        let is_pci = |path: &std::path::Path| path.join("vendor").exists() && path.join("irq").exists();
+        let is_pci =
+            |path: &std::path::Path| path.join("vendor").exists() && path.join("irq").exists();
         Ok(if is_pci(&device) { device } else { device.parent().ok_or("no parent")?.to_owned() })
     }
 
@@ -240,13 +257,17 @@ impl Nic {
             "rx_missed_errors",
             "rx_fifo_errors",
         ];
-        let kernel =
-            names.iter().filter_map(|name| Some((*name, fs::read_to_string(folder.join(name)).ok()?)));
+        let kernel = names
+            .iter()
+            .filter_map(|name| Some((*name, fs::read_to_string(folder.join(name)).ok()?)));
         let kernel = kernel.filter(|(_, count)| count.trim() != "0");
-        let kernel = kernel.map(|(name, count)| format!("{name} {}", count.trim())).collect::<Vec<_>>();
+        let kernel =
+            kernel.map(|(name, count)| format!("{name} {}", count.trim())).collect::<Vec<_>>();
         let driver = run("ethtool", &["-S", &self.0]).unwrap_or_default();
-        let is_telling = |line: &&str| line.contains("drop") || line.contains("xdp") || line.contains("err");
-        let driver = driver.lines().map(str::trim).filter(is_telling).filter(|line| !line.ends_with(" 0"));
+        let is_telling =
+            |line: &&str| line.contains("drop") || line.contains("xdp") || line.contains("err");
+        let driver =
+            driver.lines().map(str::trim).filter(is_telling).filter(|line| !line.ends_with(" 0"));
         format!("{}: {}; {}", self.0, kernel.join(", "), driver.collect::<Vec<_>>().join(", "))
     }
 }

@@ -87,7 +87,8 @@ pub(crate) const ALL: &[Check] = &[
     Check { name: "set_link", core: false, run: trouble::set_link },
     Check { name: "reset", core: true, run: trouble::reset },
     Check { name: "reset, packet", core: false, run: verdict::reset_unnoticed },
-    // The check leaves changed settings; the next check binds the driver again, which restores its defaults.
+    // The check leaves changed settings; the next check binds the driver again, which restores its
+    // defaults.
     Check { name: "doctor", core: false, run: doctor::finds_and_fixes },
     Check { name: "unbind, bind", core: false, run: trouble::rebind },
 ];
@@ -96,10 +97,25 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { name: "skew", column: "igb", core: false, run: skewed::skew_on_igb },
     Route { name: "skew", column: "virtio", core: false, run: skewed::skew_on_virtio },
     Route { name: "forward one-way", column: "igb", core: true, run: forwarding::one_way_to_igb },
-    Route { name: "forward one-way", column: "virtio", core: false, run: forwarding::one_way_to_virtio },
+    Route {
+        name: "forward one-way",
+        column: "virtio",
+        core: false,
+        run: forwarding::one_way_to_virtio,
+    },
     Route { name: "forward two-way", column: "igb", core: false, run: forwarding::igb_and_virtio },
-    Route { name: "forward two-way", column: "plain", core: false, run: forwarding::plain_and_fixed },
-    Route { name: "forward two-way", column: "vmxnet3", core: false, run: forwarding::vmxnet3_and_e1000e },
+    Route {
+        name: "forward two-way",
+        column: "plain",
+        core: false,
+        run: forwarding::plain_and_fixed,
+    },
+    Route {
+        name: "forward two-way",
+        column: "vmxnet3",
+        core: false,
+        run: forwarding::vmxnet3_and_e1000e,
+    },
     Route { name: "testpmd", column: "igb", core: false, run: rival::testpmd_on_igb },
     Route { name: "device_del", column: "igb", core: false, run: trouble::device_del_igb },
     Route { name: "device_del", column: "virtio", core: false, run: trouble::device_del_virtio },

@@ -44,7 +44,8 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String, Box<dyn E
 ///
 /// If it fails, with its error output.
 pub(crate) fn output_of(command: &mut Command) -> Result<String, Box<dyn Error>> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
+    let output =
+        command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
         return Err(format!("{command:?}: {} {said}", output.status).into());
@@ -70,7 +71,8 @@ impl Running {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
-        let (lines, stderr) = (Arc::clone(&said), child.stderr.take().expect("a pipe"));
+        let lines = Arc::clone(&said);
+        let stderr = child.stderr.take().expect("a pipe");
         let listener = thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 locked(&lines).push(line);
@@ -187,8 +189,8 @@ pub(crate) struct Recorded {
 }
 
 impl Recording {
-    /// Starts it with the engine xdp and further options, and waits until it captures. A ring holds 16,384
-    /// packets.
+    /// Starts it with the engine xdp and further options, and waits until it captures. A ring holds
+    /// 16,384 packets.
     ///
     /// # Errors
     ///
@@ -249,8 +251,8 @@ impl Recording {
         let ended = self.running.interrupt()?;
         let (times, frames) = read(&self.file)?.into_iter().unzip();
         std::fs::remove_file(&self.file)?;
-        let ledger =
-            serde_json::from_str(&ended.stdout).map_err(|error| format!("{error}: {}", ended.stdout))?;
+        let ledger = serde_json::from_str(&ended.stdout)
+            .map_err(|error| format!("{error}: {}", ended.stdout))?;
         Ok(Recorded { frames, times, ledger, said: ended.stderr })
     }
 }
@@ -290,12 +292,14 @@ impl Recorded {
         self.said.contains("lossless: yes")
     }
 
-    /// Whether the ledger knows of no loss, although the device may have been dead since the last packet.
+    /// Whether the ledger knows of no loss, although the device may have been dead since the last
+    /// packet.
     pub(crate) fn knows_no_loss(&self) -> bool {
         self.claims_lossless() || self.said.contains("lossless until")
     }
 
-    /// Checks that all sent frames were recorded, each once and byte for byte, and that the ledger agrees.
+    /// Checks that all sent frames were recorded, each once and byte for byte, and that the ledger
+    /// agrees.
     ///
     /// # Errors
     ///
@@ -306,8 +310,8 @@ impl Recorded {
         self.books(sent.count())
     }
 
-    /// Checks that the recorded frames are equal to the sent ones, and that the ledger counts the others as
-    /// dropped.
+    /// Checks that the recorded frames are equal to the sent ones, and that the ledger counts the
+    /// others as dropped.
     ///
     /// # Errors
     ///
@@ -318,7 +322,12 @@ impl Recorded {
         }
         let books = [self.count("/offered"), self.count("/delivered")];
         if books != [sent.count(), self.frames.len() as u64] {
-            return Err(format!("{} sent; offered, delivered: {books:?}; {}", sent.count(), self.said).into());
+            return Err(format!(
+                "{} sent; offered, delivered: {books:?}; {}",
+                sent.count(),
+                self.said
+            )
+            .into());
         }
         Ok(())
     }
@@ -331,9 +340,11 @@ impl Recorded {
     pub(crate) fn books(&self, sent: u64) -> Result<(), Box<dyn Error>> {
         let books = [self.count("/offered"), self.count("/delivered"), self.frames.len() as u64];
         if books != [sent; 3] || !self.knows_no_loss() {
-            return Err(
-                format!("{sent} sent; offered, delivered, in the file: {books:?}; {}", self.said).into()
-            );
+            return Err(format!(
+                "{sent} sent; offered, delivered, in the file: {books:?}; {}",
+                self.said
+            )
+            .into());
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Frames in which every byte is determined by the frame's number, so that a receiver can verify them.
+//! Frames in which every byte is determined by the frame's number, so that a receiver can verify
+//! them.
 
 use std::net::Ipv4Addr;
 
@@ -17,8 +18,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// `count` frames of these lengths in turn, in this many flows. Each flow has its own source address:
-    /// igb's hash ignores the ports of UDP packets.
+    /// `count` frames of these lengths in turn, in this many flows. Each flow has its own source
+    /// address: igb's hash ignores the ports of UDP packets.
     pub(crate) fn new(traffic: Traffic, lengths: &[u16], flows: u32, count: u64) -> Self {
         Self { lengths: lengths.to_vec(), flows, count, traffic }
     }
@@ -43,8 +44,9 @@ impl Frames {
         frame
     }
 
-    /// The source address of a flow, in the test network of RFC 2544 (198.18.0.0/15). RSS uses a random key;
-    /// with it, the hashes of addresses that differ in few bits may all select the same queue.
+    /// The source address of a flow, in the test network of RFC 2544 (198.18.0.0/15). RSS uses a
+    /// random key; with it, the hashes of addresses that differ in few bits may all select the same
+    /// queue.
     fn source(&self, flow: u32) -> Ipv4Addr {
         let network = u32::from(self.traffic.source) & 0xfffe_0000;
         (network | (flow.wrapping_mul(0x9e37_79b1) >> 15)).into()
@@ -66,12 +68,17 @@ impl Frames {
     /// # Errors
     ///
     /// A description of the difference.
-    pub(crate) fn compare<'a>(&self, received: impl IntoIterator<Item = &'a [u8]>) -> Result<(), String> {
+    pub(crate) fn compare<'a>(
+        &self,
+        received: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<(), String> {
         let mut times = vec![0_u32; self.count as usize];
-        let (mut total, mut others) = (0_u64, Vec::new());
+        let mut total = 0_u64;
+        let mut others = Vec::new();
         for frame in received {
             total += 1;
-            let number = Stamp::of(frame).map(|stamp| stamp.sequence).filter(|&number| number < self.count);
+            let number =
+                Stamp::of(frame).map(|stamp| stamp.sequence).filter(|&number| number < self.count);
             match number.filter(|&number| self.frame(number) == frame) {
                 Some(number) => times[number as usize] += 1,
                 None => others.push(match number {
@@ -92,8 +99,9 @@ impl Frames {
                 }),
             }
         }
-        let absent =
-            || (0..).zip(&times).filter(|&(_, &times)| times == 0).map(|(number, _): (u64, _)| number);
+        let absent = || {
+            (0..).zip(&times).filter(|&(_, &times)| times == 0).map(|(number, _): (u64, _)| number)
+        };
         let missing = absent().count();
         let twice = times.iter().filter(|&&times| times > 1).count();
         if missing + twice + others.len() == 0 {

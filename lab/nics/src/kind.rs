@@ -1,4 +1,5 @@
-//! The kinds of NICs (the virtual machine has two of each), and the known properties of their drivers.
+//! The kinds of NICs (the virtual machine has two of each), and the known properties of their
+//! drivers.
 //!
 //! In zero-copy mode an igb whose pool is used up loses packets in two places, the ring and the
 //! device. Of 6,000 packets in 2 s, processed at 1 ms each by a ring of 2,048 cells, 3,328 were
@@ -28,13 +29,13 @@ pub(crate) struct Kind {
     pub(crate) reason: Option<&'static str>,
     /// Numbers of queues to try; empty if there is only one queue.
     pub(crate) queue_counts: &'static [u32],
-    /// The largest MTU at which all frames arrive. Beyond it QEMU's vmxnet3 reports those that need a second
-    /// buffer as erroneous, and the driver drops and counts them.
+    /// The largest MTU at which all frames arrive. Beyond it QEMU's vmxnet3 reports those that need
+    /// a second buffer as erroneous, and the driver drops and counts them.
     pub(crate) mtu_max: u32,
     /// The driver spreads flows over its queues by RSS.
     pub(crate) has_rss: bool,
-    /// Whether the driver continues after its device was reset externally, and the interface was set down and
-    /// up.
+    /// Whether the driver continues after its device was reset externally, and the interface was
+    /// set down and up.
     pub(crate) survives_reset: bool,
 }
 

@@ -1,9 +1,10 @@
-//! The test matrix: the `wirecap` command on each NIC that the virtual machine emulates (`vm/boot`), compared
-//! with the traffic sent. It runs in that machine, together with the command of the same build.
+//! The test matrix: the `wirecap` command on each NIC that the virtual machine emulates
+//! (`vm/boot`), compared with the traffic sent. It runs in that machine, together with the command
+//! of the same build.
 //!
-//! `wirecap-nics [--core] [--events=N] [FILTER]...`: runs all checks, the core checks, or those whose NIC and
-//! name, for instance `igb/bytes`, contain a filter. N is the number of consecutive resets, flaps and similar
-//! events.
+//! `wirecap-nics [--core] [--events=N] [FILTER]...`: runs all checks, the core checks, or those
+//! whose NIC and name, for instance `igb/bytes`, contain a filter. N is the number of consecutive
+//! resets, flaps and similar events.
 
 mod bed;
 mod checks;
@@ -46,15 +47,20 @@ fn main() -> ExitCode {
     // The NICs are independent of each other, and a check mostly waits.
     thread::scope(|scope| {
         for kind in KINDS {
-            let (table, is_meant) = (&table, &is_meant);
+            let table = &table;
+            let is_meant = &is_meant;
             scope.spawn(move || {
-                for check in checks::ALL.iter().filter(|check| is_meant(kind.name, check.name, check.core)) {
+                for check in
+                    checks::ALL.iter().filter(|check| is_meant(kind.name, check.name, check.core))
+                {
                     run(check.name, kind.name, table, || (check.run)(&Bed::new(kind)?));
                 }
             });
         }
     });
-    for route in checks::ROUTES.iter().filter(|route| is_meant(route.column, route.name, route.core)) {
+    for route in
+        checks::ROUTES.iter().filter(|route| is_meant(route.column, route.name, route.core))
+    {
         run(route.name, route.column, &table, route.run);
     }
     let table = table.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -20,7 +20,8 @@ impl Table {
     /// The checks with a result, in listed order.
     fn checks(&self) -> Vec<&'static str> {
         let mut checks: Vec<&str> = Vec::new();
-        for name in ALL.iter().map(|check| check.name).chain(ROUTES.iter().map(|route| route.name)) {
+        for name in ALL.iter().map(|check| check.name).chain(ROUTES.iter().map(|route| route.name))
+        {
             if !checks.contains(&name) && self.cells.keys().any(|(check, _)| check == name) {
                 checks.push(name);
             }
@@ -41,7 +42,8 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (checks, columns) = (self.checks(), self.columns());
+        let checks = self.checks();
+        let columns = self.columns();
         let width = checks.iter().map(|check| check.len()).max().unwrap_or(0);
         write!(f, "{:width$}", "")?;
         columns.iter().try_for_each(|column| write!(f, "  {column:>12}"))?;

@@ -44,15 +44,22 @@ impl Axis {
 
     /// An axis of shares from 0 to a round number that is not below `most` percent.
     pub fn percent_up_to(name: impl Into<String>, most: f64) -> Self {
-        let round = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0].into_iter().find(|round| *round >= most);
+        let round = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0]
+            .into_iter()
+            .find(|round| *round >= most);
         Self::percent(name, round.unwrap_or(100.0))
     }
 
     /// An axis of a few numbers, with room at both ends.
     pub fn of(name: impl Into<String>, numbers: &[f64]) -> Self {
-        let (first, last) = (numbers[0], numbers[numbers.len() - 1]);
+        let first = numbers[0];
+        let last = numbers[numbers.len() - 1];
         let room = 0.15 * (last - first).max(1.0);
-        Self { range: Some((first - room, last + room)), ticks: numbers.to_vec(), ..Self::linear(name) }
+        Self {
+            range: Some((first - room, last + room)),
+            ticks: numbers.to_vec(),
+            ..Self::linear(name)
+        }
     }
 }
 
@@ -85,7 +92,9 @@ impl Span {
     fn share(&self, number: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (number - self.first) / (self.last - self.first),
-            Scale::Log => (number.max(self.first) / self.first).ln() / (self.last / self.first).ln(),
+            Scale::Log => {
+                (number.max(self.first) / self.first).ln() / (self.last / self.first).ln()
+            }
         };
         share.clamp(0.0, 1.0)
     }
@@ -112,7 +121,8 @@ impl Span {
 fn even_ticks(first: f64, last: f64) -> Vec<f64> {
     let rough = (last - first) / 5.0;
     let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
+    let step =
+        [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
     let step = step.unwrap_or(rough);
     let from = (first / step).ceil() as i64;
     let to = (last / step + 1e-9).floor() as i64;
@@ -158,7 +168,8 @@ mod tests {
         assert_eq!(short(0.6000000000000001), "0.6");
         assert_eq!([1000.0, 2500.0, 1e4, 2e6].map(short), ["1,000", "2,500", "10 k", "2 M"]);
         assert_eq!(powers_of_ten(1000.0, 1e6), [1e3, 1e4, 1e5, 1e6]);
-        let ends = [0.0, 0.13, 20.0, 52.7].map(|most| Axis::percent_up_to("", most).range.unwrap().1);
+        let ends =
+            [0.0, 0.13, 20.0, 52.7].map(|most| Axis::percent_up_to("", most).range.unwrap().1);
         assert_eq!(ends, [0.1, 0.2, 20.0, 100.0]);
     }
 }

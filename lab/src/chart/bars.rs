@@ -5,8 +5,8 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use crate::chart::axis::short;
 use crate::chart::{
-    Canvas, DrawingError, FAINT, FINE, INK, PALE, PAPER, TEXT, WIDTH, picture, rounded, series_colour,
-    text_style, text_width,
+    Canvas, DrawingError, FAINT, FINE, INK, PALE, PAPER, TEXT, WIDTH, picture, rounded,
+    series_colour, text_style, text_width,
 };
 
 /// A chart of bars. A bar with several parts is a stack; there is space between groups.
@@ -80,6 +80,7 @@ impl Bars {
         let notes_top = legend_top + LEGEND_ROW * legend.len() as i32 + MARGIN;
         let height = notes_top + LEGEND_ROW * self.notes.len() as i32 + MARGIN;
         let scale = self.scale();
+
         picture(WIDTH, height, |canvas| {
             scale.draw(canvas, bottom, &self.axis)?;
             rows.iter().try_for_each(|row| row.draw(canvas, &scale))?;
@@ -96,10 +97,12 @@ impl Bars {
     fn rows(&self) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
         let mut top = MARGIN;
+
         let mut add = |what, height, gap| {
             rows.push(Row { what, top, height });
             top += height + gap;
         };
+
         for group in &self.groups {
             if !group.name.is_empty() {
                 add(What::GroupName(&group.name), NAME_ROW, 0);
@@ -110,6 +113,7 @@ impl Bars {
                 add(What::Bar(bar), BAR_HEIGHT, if is_last { GROUP_GAP } else { BAR_GAP });
             }
         }
+
         rows
     }
 
@@ -122,7 +126,11 @@ impl Bars {
             bar.length() / f64::from(room.max(1))
         };
         let per_pixel = bars().map(per_pixel).fold(0.0, f64::max);
-        if longest > 0.0 { Scale { longest, per_pixel } } else { Scale { longest: 1.0, per_pixel: 0.01 } }
+        if longest > 0.0 {
+            Scale { longest, per_pixel }
+        } else {
+            Scale { longest: 1.0, per_pixel: 0.01 }
+        }
     }
 
     /// The series that occur in a bar, in rows that fit the width, each with its position.
@@ -130,18 +138,22 @@ impl Bars {
         let parts = || self.groups.iter().flat_map(|group| &group.bars).flat_map(|bar| &bar.parts);
         let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
         let mut x = WIDTH;
+
         for (index, name) in self.series.iter().enumerate() {
             if !parts().any(|part| part.series == index) {
                 continue;
             }
+
             let width = SWATCH + 8 + text_width(name, TEXT) + 14;
             if x + width > WIDTH {
                 x = MARGIN;
                 rows.push(Vec::new());
             }
+
             rows.last_mut().expect("a row was begun").push((index, x));
             x += width;
         }
+
         rows
     }
 
@@ -194,16 +206,27 @@ impl Row<'_> {
     }
 
     fn draw_bar(&self, canvas: &Canvas<'_>, scale: &Scale, bar: &Bar) -> Result<(), DrawingError> {
-        let (bottom, middle) = (self.top + self.height, self.top + self.height / 2);
+        let bottom = self.top + self.height;
+        let middle = self.top + self.height / 2;
         let mut before = 0.0;
+
         for part in bar.parts.iter().filter(|part| part.value > 0.0) {
-            let (left, right) = (scale.place(before), scale.place(before + part.value));
+            let left = scale.place(before);
+            let right = scale.place(before + part.value);
             before += part.value;
+
             let colour = series_colour(part.series);
             draw_box(canvas, (left, self.top), (right, bottom), colour.filled())?;
+
             if part.hollow {
-                draw_box(canvas, (left + 2, self.top + 2), (right - 2, bottom - 2), PAPER.filled())?;
+                draw_box(
+                    canvas,
+                    (left + 2, self.top + 2),
+                    (right - 2, bottom - 2),
+                    PAPER.filled(),
+                )?;
             }
+
             let number = rounded(part.value);
             if text_width(&number, TEXT - 1) + NUMBER_ROOM <= right - left {
                 let colour = if part.hollow { INK } else { PAPER };
@@ -211,6 +234,7 @@ impl Row<'_> {
                 write(canvas, &number, (i32::midpoint(left, right), middle), style)?;
             }
         }
+
         let style = text_style(TEXT, INK, HPos::Left, VPos::Center);
         write(canvas, &bar.label, (scale.place(before) + NUMBER_ROOM, middle), style)
     }
@@ -294,7 +318,11 @@ mod tests {
                 label: "7 in all".into(),
                 parts: vec![part(0, 3.0), part(2, 4.0)],
             },
-            Bar { name: "long".into(), label: "50".into(), parts: vec![part(0, 50.0), part(1, -1.0)] },
+            Bar {
+                name: "long".into(),
+                label: "50".into(),
+                parts: vec![part(0, 50.0), part(1, -1.0)],
+            },
         ];
         Bars {
             axis: "cycles".into(),
@@ -308,7 +336,8 @@ mod tests {
     fn a_chart_has_its_bars_and_the_series_that_they_have() {
         let svg = chart().svg();
         assert_eq!(svg, chart().svg());
-        let texts = ["short &amp; sweet", "long", "7 in all", "cycles", "one", "two", "three", "the moon"];
+        let texts =
+            ["short &amp; sweet", "long", "7 in all", "cycles", "one", "two", "three", "the moon"];
         assert!(texts.iter().all(|text| svg.contains(text)), "{svg}");
         assert!(!svg.contains("four"), "no bar has it: {svg}");
         assert!(svg.trim_end().ends_with("</svg>"));

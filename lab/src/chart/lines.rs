@@ -6,8 +6,8 @@ use plotters::style::text_anchor::{HPos, VPos};
 use crate::chart::axis::Span;
 pub use crate::chart::axis::{Axis, Scale};
 use crate::chart::{
-    Canvas, DrawingError, FAINT, FINE, INK, PALE, TEXT, picture, series_colour, text_style, text_width,
-    unbroken,
+    Canvas, DrawingError, FAINT, FINE, INK, PALE, TEXT, picture, series_colour, text_style,
+    text_width, unbroken,
 };
 use crate::csv_text::csv;
 
@@ -68,7 +68,8 @@ impl Point {
     pub fn of(x: f64, values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let (lowest, highest) = (*sorted.first()?, *sorted.last()?);
+        let lowest = *sorted.first()?;
+        let highest = *sorted.last()?;
         Some(Self { x, y: sorted[sorted.len() / 2], spread: Some((lowest, highest)) })
     }
 }
@@ -93,14 +94,18 @@ impl Lines {
     /// The chart as SVG. Each curve has its name at its right end.
     pub fn svg(&self) -> String {
         let names: Vec<Vec<String>> = self.curves.iter().map(|curve| broken(&curve.name)).collect();
-        let widest = names.iter().flatten().map(|line| text_width(line, LABEL_TEXT)).max().unwrap_or(0);
-        let height = names.iter().map(|lines| label_height(lines) + LABEL_GAP).sum::<i32>().max(PLOT_HEIGHT);
+        let widest =
+            names.iter().flatten().map(|line| text_width(line, LABEL_TEXT)).max().unwrap_or(0);
+        let height =
+            names.iter().map(|lines| label_height(lines) + LABEL_GAP).sum::<i32>().max(PLOT_HEIGHT);
         let right = WIDTH - LEADER - MARK - widest - 8;
+
         let plot = Plot {
             x: Span::new(&self.x, self.extent(|point| [point.x; 2]), (LEFT, right)),
             y: Span::new(&self.y, self.extent(Point::heights), (ABOVE + height, ABOVE)),
         };
         let labels = self.labels(&plot, names);
+
         picture(WIDTH, ABOVE + height + BELOW, |canvas| {
             self.draw_axes(canvas, &plot)?;
             for (index, curve) in self.curves.iter().enumerate() {
@@ -149,58 +154,82 @@ impl Lines {
         };
         let mut labels: Vec<Label> = names.into_iter().enumerate().filter_map(label).collect();
         labels.sort_by_key(|label| label.y);
+
         let (bottom, top) = plot.y.ends;
         let half = |label: &Label| label_height(&label.lines) / 2;
         let mut free_from = top - LABEL_LINE;
+
         for label in &mut labels {
             label.y = label.y.max(free_from + half(label));
             free_from = label.y + half(label) + LABEL_GAP;
         }
+
         // Below are the numbers of the axis.
         let mut free_to = bottom;
+
         for label in labels.iter_mut().rev() {
             label.y = label.y.min(free_to - half(label));
             free_to = label.y - half(label) - LABEL_GAP;
         }
+
         labels
     }
 
     /// A line from the curve's end, its mark, and its name.
-    fn draw_label(&self, canvas: &Canvas<'_>, plot: &Plot, label: &Label) -> Result<(), DrawingError> {
+    fn draw_label(
+        &self,
+        canvas: &Canvas<'_>,
+        plot: &Plot,
+        label: &Label,
+    ) -> Result<(), DrawingError> {
         let colour = series_colour(label.index);
-        let (right, y) = (plot.x.ends.1, label.y);
+        let right = plot.x.ends.1;
+        let y = label.y;
         let path = vec![label.end, fine((right, label.end.1 / FINE)), fine((right + LEADER, y))];
         canvas.draw(&PathElement::new(path, colour.mix(0.6).stroke_width(FINE as u32 / 2)))?;
+
         match self.curves[label.index].look {
             Look::Marked => mark(canvas, label.index, fine((right + LEADER + MARK / 2 - 2, y)))?,
             Look::Band | Look::Thin => {
-                canvas.draw(&line(&[(right + LEADER, y), (right + LEADER + MARK - 6, y)], colour, 2))?;
+                canvas.draw(&line(
+                    &[(right + LEADER, y), (right + LEADER + MARK - 6, y)],
+                    colour,
+                    2,
+                ))?;
             }
         }
+
         let first = y - label_height(&label.lines) / 2 + LABEL_LINE / 2;
+
         for (row, text) in (0..).zip(&label.lines) {
             let place = fine((right + LEADER + MARK, first + row * LABEL_LINE));
             let style = text_style(LABEL_TEXT, INK, HPos::Left, VPos::Center);
             canvas.draw(&Text::new(text.clone(), place, style))?;
         }
+
         Ok(())
     }
 
     fn draw_axes(&self, canvas: &Canvas<'_>, plot: &Plot) -> Result<(), DrawingError> {
-        let ((left, right), (bottom, top)) = (plot.x.ends, plot.y.ends);
+        let (left, right) = plot.x.ends;
+        let (bottom, top) = plot.y.ends;
+
         for (y, label) in plot.y.labels(&self.y) {
             canvas.draw(&line(&[(left, y), (right, y)], FAINT, 1))?;
             let style = text_style(TEXT - 1, PALE, HPos::Right, VPos::Center);
             canvas.draw(&Text::new(label, fine((left - 8, y)), style))?;
         }
+
         for (x, label) in plot.x.labels(&self.x) {
             canvas.draw(&line(&[(x, bottom), (x, bottom + 5)], PALE, 1))?;
             let style = text_style(TEXT - 1, PALE, HPos::Center, VPos::Top);
             canvas.draw(&Text::new(label, fine((x, bottom + 8)), style))?;
         }
+
         canvas.draw(&line(&[(left, bottom), (right, bottom)], PALE, 1))?;
         let style = text_style(TEXT, INK, HPos::Left, VPos::Bottom);
         canvas.draw(&Text::new(self.y.name.clone(), fine((8, top - 10)), style))?;
+
         let style = text_style(TEXT, INK, HPos::Right, VPos::Bottom);
         canvas.draw(&Text::new(self.x.name.clone(), fine((right, bottom + BELOW - 4)), style))
     }
@@ -217,6 +246,7 @@ impl Curve {
     fn draw(&self, canvas: &Canvas<'_>, plot: &Plot, index: usize) -> Result<(), DrawingError> {
         let colour = series_colour(index);
         let place = |x, y| (plot.x.place(x), plot.y.place(y));
+
         if self.look == Look::Band {
             let heights = |point: &Point| point.heights();
             let low = self.points.iter().map(|point| place(point.x, heights(point)[0]));
@@ -224,15 +254,19 @@ impl Curve {
             let outline: Vec<_> = low.chain(high).collect();
             canvas.draw(&Polygon::new(outline, colour.mix(0.2).filled()))?;
         }
+
         let path: Vec<_> = self.points.iter().map(|point| place(point.x, point.y)).collect();
         let width = if self.look == Look::Thin { FINE } else { 2 * FINE } as u32;
         canvas.draw(&PathElement::new(path.clone(), colour.stroke_width(width)))?;
+
         if self.look != Look::Marked {
             return Ok(());
         }
+
         for (point, &(x, y)) in self.points.iter().zip(&path) {
             if let Some((low, high)) = point.spread {
-                let (low, high) = (plot.y.place(low), plot.y.place(high));
+                let low = plot.y.place(low);
+                let high = plot.y.place(high);
                 let style = colour.stroke_width(FINE as u32);
                 canvas.draw(&PathElement::new(vec![(x, low), (x, high)], style))?;
                 for end in [low, high] {
@@ -242,6 +276,7 @@ impl Curve {
             }
             mark(canvas, index, (x, y))?;
         }
+
         Ok(())
     }
 }
@@ -250,10 +285,12 @@ impl Curve {
 fn mark(canvas: &Canvas<'_>, index: usize, (x, y): (i32, i32)) -> Result<(), DrawingError> {
     let style = series_colour(index).filled();
     let r = 4 * FINE;
+
     let shape = |corners: &[(i32, i32)]| {
         let corners: Vec<_> = corners.iter().map(|&(dx, dy)| (x + dx, y + dy)).collect();
         canvas.draw(&Polygon::new(corners, style))
     };
+
     match index % 5 {
         0 => canvas.draw(&Circle::new((x, y), r, style)),
         1 => shape(&[(-r, -r), (r, -r), (r, r), (-r, r)]),
@@ -342,8 +379,13 @@ mod tests {
     #[test]
     fn labels_are_beside_the_ends_of_their_curves_and_do_not_overlap() {
         let curve = |name: &str, last: f64| Curve::new(name, [(1.0, 0.0), (2.0, last)]);
-        let ends =
-            [("low", 0.0), ("libpcap multi_pkt_handler, hash", 1.0), ("also low", 0.5), ("high", 100.0)];
+        let ends = [
+            ("low", 0.0),
+            ("libpcap multi_pkt_handler, hash", 1.0),
+            ("also low", 0.5),
+            ("high", 100.0),
+        ];
+
         let chart = Lines {
             x: Axis::linear("x"),
             y: Axis::percent("y", 100.0),
@@ -353,19 +395,25 @@ mod tests {
             x: Span::new(&chart.x, (1.0, 2.0), (0, 100)),
             y: Span::new(&chart.y, (0.0, 100.0), (300, 0)),
         };
+
         let names = chart.curves.iter().map(|curve| broken(&curve.name)).collect();
         let labels = chart.labels(&plot, names);
         let order: Vec<usize> = labels.iter().map(|label| label.index).collect();
         assert_eq!(order, [3, 1, 2, 0], "from the top");
         assert_eq!(labels[1].lines, ["libpcap", "multi_pkt_handler,", "hash"]);
         assert_eq!(labels[0].y, 0, "nothing is near it");
+
         for pair in labels.windows(2) {
             let apart = (label_height(&pair[0].lines) + label_height(&pair[1].lines)) / 2;
             assert!(pair[1].y - pair[0].y >= apart, "{pair:?}");
         }
+
         assert!(labels[3].y + label_height(&labels[3].lines) / 2 <= 300, "{labels:?}");
         let svg = chart.svg();
-        assert!(ends.iter().all(|(name, _)| name.split(' ').all(|word| svg.contains(word))), "{svg}");
+        assert!(
+            ends.iter().all(|(name, _)| name.split(' ').all(|word| svg.contains(word))),
+            "{svg}"
+        );
     }
 
     #[test]
@@ -378,10 +426,13 @@ mod tests {
         };
         let (shown, zero) = chart.without_zeros();
         assert_eq!((shown.curves, zero), (vec![Curve::new("some", points(0.1))], vec!["none"]));
+
         // One lossy round is enough.
         let point = Point::of(1.0, &[0.0, 0.0, 5.0]).unwrap();
-        let rarely =
-            Lines { curves: vec![Curve { points: vec![point], ..Curve::new("rarely", []) }], ..chart };
+        let rarely = Lines {
+            curves: vec![Curve { points: vec![point], ..Curve::new("rarely", []) }],
+            ..chart
+        };
         assert!(rarely.without_zeros().1.is_empty());
     }
 

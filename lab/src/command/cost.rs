@@ -17,11 +17,13 @@ use super::terminal::{self, LiveLine};
 
 /// Measure the cost of a captured packet by component, in nanoseconds and cycles
 ///
-/// Components: driver, copy, dispatch, timestamps, filters by kind and execution method, hand-over, recycle, offloading
-/// and savefiles, as in the WinPcap paper. They are enabled one at a time, in alternation within each round. The cost of
-/// a component is the difference to the run without it in the same round; it may be negative if it is below the noise.
-/// The command runs in a private test bed, two network namespaces joined by a veth pair, which the kernel removes when
-/// the process ends. It requires root and two idle CPUs. Exit status 1: the counts of a run do not balance.
+/// Components: driver, copy, dispatch, timestamps, filters by kind and execution method, hand-over,
+/// recycle, offloading and savefiles, as in the WinPcap paper. They are enabled one at a time, in
+/// alternation within each round. The cost of a component is the difference to the run without it
+/// in the same round; it may be negative if it is below the noise. The command runs in a private
+/// test bed, two network namespaces joined by a veth pair, which the kernel removes when the
+/// process ends. It requires root and two idle CPUs. Exit status 1: the counts of a run do not
+/// balance.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Number of rounds [default: 11, a minute or two]
@@ -50,20 +52,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let effort = if arguments.quick { Effort::quick() } else { Effort::full() };
     let rounds = arguments.rounds.map_or(effort.rounds, NonZeroUsize::get);
     let effort = Effort { rounds, ..effort };
+
     // Checked before the measurement: a wrong path is reported at once.
     let csv = arguments.csv.as_deref().map(Output::at).transpose()?;
     let picture = arguments.picture.as_deref().map(Output::at).transpose()?;
     let report = measured(&effort, &interruption).map_err(failure)?;
+
     // If one of them cannot be written, the others contain the results.
     let csv = csv.map(|csv| csv.write(report.csv().as_bytes()));
     let picture = picture.map(|picture| picture.write(report.picture().as_bytes()));
+
     if arguments.json {
         terminal::print(serde_json::to_string(&report)?)?;
     } else {
         terminal::printed(table::write(&report, &mut io::stdout().lock()))?;
     }
+
     csv.transpose()?;
     picture.transpose()?;
+
     Ok(())
 }
 
@@ -117,8 +124,8 @@ fn measured(effort: &Effort, interruption: &Interruption) -> Result<Report, Cost
     })
 }
 
-/// Shows the progress on standard error: a line that replaces itself on a terminal, otherwise one line per
-/// round.
+/// Shows the progress on standard error: a line that replaces itself on a terminal, otherwise one
+/// line per round.
 struct Line {
     line: LiveLine,
     round: usize,

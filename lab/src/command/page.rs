@@ -16,10 +16,12 @@ use super::watching::Watching;
 
 /// Simulate the papers' tables and figures with the papers' parameters, and compare
 ///
-/// The engine's own pools, rings and buddy groups run under a virtual clock, beside models of PF_RING, DNA and netmap.
-/// Requires no privileges and no network. The same seed gives the same page and the same data, byte for byte.
+/// The engine's own pools, rings and buddy groups run under a virtual clock, beside models of
+/// PF_RING, DNA and netmap. Requires no privileges and no network. The same seed gives the same
+/// page and the same data, byte for byte.
 ///
-/// Writes DIR/paper.html, DIR/data/*/*.csv and DIR/results/*.json, from which an interrupted run continues.
+/// Writes DIR/paper.html, DIR/data/*/*.csv and DIR/results/*.json, from which an interrupted run
+/// continues.
 #[derive(Debug, Args)]
 pub(crate) struct PaperArguments {
     #[command(flatten)]
@@ -32,9 +34,9 @@ pub(crate) struct PaperArguments {
 
 /// Run all experiments and write one page of results
 ///
-/// Writes DIR/report.html (self-contained), DIR/data/*/*.csv and DIR/results/*.json, from which an interrupted run
-/// continues. Results are reused only by the same program with the same effort and seed. Missing tools are skipped and
-/// listed with the reason. Exit status 1: an experiment failed.
+/// Writes DIR/report.html (self-contained), DIR/data/*/*.csv and DIR/results/*.json, from which an
+/// interrupted run continues. Results are reused only by the same program with the same effort and
+/// seed. Missing tools are skipped and listed with the reason. Exit status 1: an experiment failed.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
     #[command(flatten)]
@@ -75,7 +77,9 @@ struct Common {
 pub(crate) fn run_paper(arguments: &PaperArguments) -> Result<(), Failure> {
     let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
     let PaperArguments { common, .. } = arguments;
-    let Some(entries) = common.run(wirecap_lab::paper::experiments(), effort)? else { return Ok(()) };
+    let Some(entries) = common.run(wirecap_lab::paper::experiments(), effort)? else {
+        return Ok(());
+    };
     let quick = if arguments.quick { " --quick" } else { "" };
     let about = format!(
         "wirecap {}: tables and figures of WireCAP (Wu and DeMar, IMC 2014) and of Fusco and Deri (IMC 2010), \
@@ -104,7 +108,11 @@ pub(crate) fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
         title: "The wirecap lab",
         about: "The tables and figures of the papers behind wirecap, simulated with the papers' parameters; and \
                 measurements on this machine, on veth pairs. wirecap loses packets too: its losses are listed under 'What wirecap lost'.",
-        command: &format!("wirecap-lab report --{effort} --seed {}{}", common.seed, common.chosen()),
+        command: &format!(
+            "wirecap-lab report --{effort} --seed {}{}",
+            common.seed,
+            common.chosen()
+        ),
         machine: Some(&machine),
         entries: &entries,
     };
@@ -120,30 +128,42 @@ impl Common {
     ) -> Result<Option<Vec<Entry>>, Failure> {
         if self.list {
             let mut out = io::stdout().lock();
-            let mut lines = experiments.iter().map(|experiment| (experiment.id(), experiment.title()));
+            let mut lines =
+                experiments.iter().map(|experiment| (experiment.id(), experiment.title()));
             terminal::printed(lines.try_for_each(|(id, title)| writeln!(out, "{id:<20} {title}")))?;
             return Ok(None);
         }
-        let is_known = |name: &&String| experiments.iter().any(|experiment| experiment.id() == name.as_str());
+
+        let is_known =
+            |name: &&String| experiments.iter().any(|experiment| experiment.id() == name.as_str());
         if let Some(unknown) = self.only.iter().find(|name| !is_known(name)) {
-            return Err(Failure::Usage(format!("unknown experiment {unknown} (--only); --list shows all")));
+            return Err(Failure::Usage(format!(
+                "unknown experiment {unknown} (--only); --list shows all"
+            )));
         }
+
         experiments.retain(|experiment| {
             self.only.is_empty() || self.only.iter().any(|name| name == experiment.id())
         });
-        let runner = Runner { directory: self.output.clone(), effort, seed: self.seed, again: self.again };
+        let runner =
+            Runner { directory: self.output.clone(), effort, seed: self.seed, again: self.again };
         Ok(Some(runner.run(&experiments, &Watching::begin()?)?))
     }
 
     /// The part of the command line that selects the experiments.
     fn chosen(&self) -> String {
-        if self.only.is_empty() { String::new() } else { format!(" --only {}", self.only.join(",")) }
+        if self.only.is_empty() {
+            String::new()
+        } else {
+            format!(" --only {}", self.only.join(","))
+        }
     }
 
     fn publish(&self, name: &str, report: &Report<'_>) -> Result<(), Failure> {
         let path = self.output.join(name);
         write_whole(&path, report.html().as_bytes())?;
         terminal::printed(summarise(report.entries, &path))?;
+
         let failed: Vec<&str> = report
             .entries
             .iter()
@@ -153,8 +173,11 @@ impl Common {
         if failed.is_empty() {
             return Ok(());
         }
-        let (not_done, all) = (failed.len(), report.entries.len());
+
+        let not_done = failed.len();
+        let all = report.entries.len();
         let message = format!("{not_done} of {all} experiments failed: {}", failed.join(", "));
+
         Err(Failure::Failed(message.into()))
     }
 }
@@ -162,6 +185,7 @@ impl Common {
 /// Expected and actual results, on the terminal.
 fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
     let mut out = io::stdout().lock();
+
     for entry in entries {
         let findings = match &entry.outcome {
             Ok(findings) => findings,
@@ -173,6 +197,7 @@ fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
         if !findings.claims.is_empty() {
             writeln!(out, "{}", entry.title)?;
         }
+
         for claim in &findings.claims {
             let mark = match (claim.verdict, claim.basis) {
                 (Verdict::Differs, _) => "DIFFERS",
@@ -184,8 +209,11 @@ fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
                 (Verdict::Tie, Basis::Result) => "tie    ",
                 (Verdict::NotDerivable, Basis::Result) => "open   ",
             };
-            let (expected, found) =
-                if entry.part == Part::Simulated { ("paper", "simulated") } else { ("expected", "measured") };
+            let (expected, found) = if entry.part == Part::Simulated {
+                ("paper", "simulated")
+            } else {
+                ("expected", "measured")
+            };
             writeln!(
                 out,
                 "  {mark} {}: {expected} {}, {found} {}",
@@ -193,18 +221,22 @@ fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
             )?;
         }
     }
-    let claims = || entries.iter().flat_map(|entry| &entry.outcome).flat_map(|findings| &findings.claims);
+
+    let claims =
+        || entries.iter().flat_map(|entry| &entry.outcome).flat_map(|findings| &findings.claims);
     if claims().any(|claim| claim.verdict == Verdict::NotDerivable) {
         writeln!(out, "open: contradicts the parameters published with it")?;
     }
     if claims().any(|claim| claim.verdict == Verdict::NotModelled) {
         writeln!(out, "-: not modelled")?;
     }
+
     if claims().any(|claim| !claim.counts()) {
         writeln!(
             out,
             "input, bound, ours: inputs of the models, bounds, our own loads or expectations; only shown"
         )?;
     }
+
     writeln!(out, "wrote {}", page.display())
 }

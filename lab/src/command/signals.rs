@@ -1,4 +1,5 @@
-//! Signals: Ctrl-C, SIGTERM and SIGHUP end a command cleanly, a second one ends the process at once.
+//! Signals: Ctrl-C, SIGTERM and SIGHUP end a command cleanly, a second one ends the process at
+//! once.
 
 use std::io;
 use std::process;
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Signals that come within this time of the first one are the same request: timeout(1) and service managers signal the
-/// process and its group.
+/// Signals that come within this time of the first one are the same request: timeout(1) and service
+/// managers signal the process and its group.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// Whether a signal has arrived since this value was created.
@@ -32,15 +33,18 @@ impl Interruption {
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             let mut arrivals = signals.forever();
             arrivals.next();
+
             let first = Instant::now();
             noticed.store(true, Ordering::Relaxed);
             answer();
+
             // The kernel removes the test bed.
             if arrivals.any(|_| first.elapsed() >= SAME_REQUEST) {
                 eprintln!("wirecap-lab: interrupted twice");
                 process::exit(1);
             }
         })?;
+
         Ok(interruption)
     }
 

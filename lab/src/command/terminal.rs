@@ -11,7 +11,8 @@ use super::failure::Failure;
 /// Time between two texts of the line.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// As std's, which panics if the reader has closed the pipe: that is no reason to stop an experiment.
+/// As std's, which panics if the reader has closed the pipe: that is no reason to stop an
+/// experiment.
 macro_rules! eprintln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -75,8 +76,8 @@ impl Drop for LiveLine {
     }
 }
 
-/// Without line wrap, because a line that continues in the next one could not be replaced; and in one piece, or the
-/// terminal may stay so.
+/// Without line wrap, because a line that continues in the next one could not be replaced; and in
+/// one piece, or the terminal may stay so.
 fn replace(text: &str) {
     // A closed terminal is ignored.
     let _closed = io::stderr().write_all(format!("\r\x1b[K\x1b[?7l{text}\x1b[?7h").as_bytes());

@@ -20,9 +20,13 @@ impl Watching {
     /// Watches from now on.
     pub(crate) fn begin() -> Result<Self, Failure> {
         // A run of a full report may last a minute.
-        let answer =
-            || eprintln!("\nwirecap-lab: stopping after this run; press Ctrl-C again to stop at once");
-        Ok(Self { interruption: Interruption::watch_and(answer)?, line: Mutex::new(LiveLine::new()) })
+        let answer = || {
+            eprintln!("\nwirecap-lab: stopping after this run; press Ctrl-C again to stop at once")
+        };
+        Ok(Self {
+            interruption: Interruption::watch_and(answer)?,
+            line: Mutex::new(LiveLine::new()),
+        })
     }
 
     fn with_line(&self, act: impl FnOnce(&mut LiveLine)) {

@@ -1,4 +1,5 @@
-//! The parts of a packet's cost as stacked bars, in the same steps: wirecap's by engine, WinPcap's by figure.
+//! The parts of a packet's cost as stacked bars, in the same steps: wirecap's by engine, WinPcap's
+//! by figure.
 
 use serde::Serialize;
 
@@ -12,7 +13,8 @@ pub enum Step {
     Driver,
     /// The kernel's socket buffer for the packet, and its processing in the host's stack.
     SocketBuffer,
-    /// The capture's hook in the kernel. With the engine `packet` it includes the clock and the copy.
+    /// The capture's hook in the kernel. With the engine `packet` it includes the clock and the
+    /// copy.
     Tap,
     /// Reading the clock.
     Timestamp,
@@ -145,8 +147,8 @@ pub(super) fn ours(components: &[Component]) -> Vec<Bar> {
 pub struct Target {
     /// The engine's bar.
     pub bar: String,
-    /// The most expensive step except the driver, which does not belong to wirecap. The copy counts as one
-    /// step.
+    /// The most expensive step except the driver, which does not belong to wirecap. The copy counts
+    /// as one step.
     pub step: Step,
     /// Nanoseconds per packet.
     pub ns: f64,
@@ -166,7 +168,9 @@ pub(super) fn target(bar: &Bar) -> Option<Target> {
         _ => (step, cost(&[step])),
     };
     let steps = Step::ALL.into_iter().map(whole);
-    let (step, ns) = steps.max_by(|(_, ns), (_, other)| ns.total_cmp(other)).filter(|(_, ns)| *ns > 0.0)?;
+    let (step, ns) =
+        steps.max_by(|(_, ns), (_, other)| ns.total_cmp(other)).filter(|(_, ns)| *ns > 0.0)?;
+
     Some(Target { bar: bar.name.clone(), step, ns, share: ns / bar.ns()? })
 }
 
@@ -181,7 +185,12 @@ mod tests {
 
     #[test]
     fn the_target_is_the_largest_step_but_the_driver() {
-        let parts = [(Step::Driver, 50.0), (Step::Copy, 10.0), (Step::ColdCells, 20.0), (Step::Filter, 20.0)];
+        let parts = [
+            (Step::Driver, 50.0),
+            (Step::Copy, 10.0),
+            (Step::ColdCells, 20.0),
+            (Step::Filter, 20.0),
+        ];
         let target = target(&bar(&parts)).unwrap();
         assert_eq!((target.step, target.ns, target.share), (Step::Copy, 30.0, 0.3));
     }

@@ -1,7 +1,7 @@
 //! The live bed: a veth pair, an in-kernel sender, and the account of its frames.
 //!
-//! On a veth the sender's core also receives: a run measures the time of a frame on this core, from its
-//! creation until it is dropped, passed on or in a cell.
+//! On a veth the sender's core also receives: a run measures the time of a frame on this core, from
+//! its creation until it is dropped, passed on or in a cell.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,7 +40,10 @@ pub(super) struct Pace {
 impl Pace {
     fn of(sent: &Sent) -> Self {
         let seconds = sent.duration.as_secs_f64();
-        Self { ns_per_frame: seconds * 1e9 / sent.frames as f64, waited: sent.waited.as_secs_f64() / seconds }
+        Self {
+            ns_per_frame: seconds * 1e9 / sent.frames as f64,
+            waited: sent.waited.as_secs_f64() / seconds,
+        }
     }
 
     pub(super) fn is_disturbed(&self) -> bool {
@@ -49,9 +52,11 @@ impl Pace {
 }
 
 impl Bed {
-    /// A bed whose receiver has this many queues. Frames are sent to the first queue that a CPU reaches.
+    /// A bed whose receiver has this many queues. Frames are sent to the first queue that a CPU
+    /// reaches.
     pub(super) fn new(queue_count: u32) -> Result<Self, CostError> {
-        let (here, there) = (Namespace::new()?, Namespace::new()?);
+        let here = Namespace::new()?;
+        let there = Namespace::new()?;
         let pair = VethPair::new((&here, "a0"), (&there, "a1"), queue_count, MTU_BYTES)?;
         let generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver))?;
         Ok(Self {
@@ -79,8 +84,10 @@ impl Bed {
     pub(super) fn settle(&mut self) -> Result<(), CostError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let taken: u64 = self.near.since_start()?.tx_queues.iter().map(|queue| queue.xdp_xmit).sum();
-            let met: u64 = self.far.since_start()?.rx_queues.iter().map(|queue| queue.xdp_packets).sum();
+            let taken: u64 =
+                self.near.since_start()?.tx_queues.iter().map(|queue| queue.xdp_xmit).sum();
+            let met: u64 =
+                self.far.since_start()?.rx_queues.iter().map(|queue| queue.xdp_packets).sum();
             if met >= taken || Instant::now() > deadline {
                 return Ok(());
             }
@@ -90,7 +97,8 @@ impl Bed {
 
     /// The interfaces' counts since the account was started, for a run that sent this many frames.
     pub(super) fn book(&mut self, run: &'static str, sent: u64) -> Result<Book, CostError> {
-        let (near, far) = (self.near.since_start()?, self.far.since_start()?);
+        let near = self.near.since_start()?;
+        let far = self.far.since_start()?;
         Ok(Book {
             run,
             sent,
@@ -109,7 +117,15 @@ mod tests {
 
     #[test]
     fn a_book_balances_if_every_frame_is_accounted_for_once() {
-        let book = Book { run: "a run", sent: 10, lost: 1, passed: 2, dropped: 3, delivered: 4, refused: 0 };
+        let book = Book {
+            run: "a run",
+            sent: 10,
+            lost: 1,
+            passed: 2,
+            dropped: 3,
+            delivered: 4,
+            refused: 0,
+        };
         assert!(book.balances());
         assert!(!Book { delivered: 5, ..book.clone() }.balances());
         assert!(!Book { lost: 0, ..book }.balances());

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// What became of the frames of a live run, each counted once. The sender counts sent frames, the interfaces
-/// count rejected, lost and passed frames and frames dropped by a program, the capture's ledger counts its
-/// drops, and the reader of chunks counts delivered frames.
+/// What became of the frames of a live run, each counted once. The sender counts sent frames, the
+/// interfaces count rejected, lost and passed frames and frames dropped by a program, the capture's
+/// ledger counts its drops, and the reader of chunks counts delivered frames.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Book {
     /// Which run.

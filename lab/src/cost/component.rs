@@ -68,8 +68,9 @@ impl Id {
 
     /// All of them, in the order of the table.
     fn all() -> Vec<Self> {
-        let filters =
-            Compiler::ALL.iter().flat_map(|&by| Kind::ALL.iter().map(move |&kind| Self::Filter(kind, by)));
+        let filters = Compiler::ALL
+            .iter()
+            .flat_map(|&by| Kind::ALL.iter().map(move |&kind| Self::Filter(kind, by)));
         let mut all = vec![
             Self::Sender,
             Self::CacheLine,
@@ -78,12 +79,19 @@ impl Id {
             Self::DispatchInTestRun,
             Self::Copy,
         ];
-        all.extend([Self::ColdCells, Self::TimestampBatch, Self::TimestampPacket, Self::FilterLive]);
+        all.extend([
+            Self::ColdCells,
+            Self::TimestampBatch,
+            Self::TimestampPacket,
+            Self::FilterLive,
+        ]);
+
         all.extend([Self::SocketBuffer, Self::PacketTap, Self::PacketFilter]);
         all.extend(filters);
         all.extend([Self::HandOver, Self::Look, Self::Recycle]);
         all.extend([Self::PacketHandOver, Self::PacketLook, Self::PacketRecycle]);
         all.extend([Self::BuddysChunk, Self::Offload, Self::Pcap, Self::Pcapng]);
+
         all
     }
 }
@@ -124,7 +132,8 @@ impl Group {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
-    /// On the live bed, as the difference of the sender's time per frame to the run without the component.
+    /// On the live bed, as the difference of the sender's time per frame to the run without the
+    /// component.
     Live,
     /// On the live bed, by the clock around each chunk of at least 128 packets; a round's median.
     Chunks,
@@ -240,13 +249,19 @@ struct Description {
 }
 
 fn describe(id: Id) -> Description {
-    use Setup::{BatchTimes, DispatchedDrop, Drop, FewCells, Filtered, NoTimes, Packet, PacketFiltered};
+    use Setup::{
+        BatchTimes, DispatchedDrop, Drop, FewCells, Filtered, NoTimes, Packet, PacketFiltered,
+    };
     use Setup::{PacketTimes, Pass, SenderAlone};
+
     if let Id::Filter(kind, compiler) = id {
         return describe_filter(kind, compiler);
     }
-    let live = |with, without| (How::Live, Source::Difference(Sample::Run(with), Sample::Run(without)));
+
+    let live =
+        |with, without| (How::Live, Source::Difference(Sample::Run(with), Sample::Run(without)));
     let reader = |setup, act| (How::Chunks, Source::Of(Sample::Reader(setup, act)));
+
     let (key, group, name, (how, source)) = match id {
         Id::Sender => (
             "bed.sender",
@@ -260,49 +275,72 @@ fn describe(id: Id) -> Description {
             "a cache line, from CPU to CPU",
             (How::Loop, Source::Of(Sample::CacheLine)),
         ),
-        Id::Driver => {
-            ("xdp.driver", Group::Xdp, "driver: veth and NAPI, then XDP_DROP", live(Drop, SenderAlone))
+        Id::Driver => (
+            "xdp.driver",
+            Group::Xdp,
+            "driver: veth and NAPI, then XDP_DROP",
+            live(Drop, SenderAlone),
+        ),
+        Id::Dispatch => {
+            ("xdp.dispatch", Group::Xdp, "dispatch: a tail call", live(DispatchedDrop, Drop))
         }
-        Id::Dispatch => ("xdp.dispatch", Group::Xdp, "dispatch: a tail call", live(DispatchedDrop, Drop)),
         Id::DispatchInTestRun => (
             "xdp.dispatch.test_run",
             Group::Xdp,
             "dispatch: a tail call",
             (How::TestRun, Source::Difference(Sample::DispatchedProgram, Sample::BareProgram)),
         ),
-        Id::Copy => ("xdp.copy", Group::Xdp, "redirect and copy, 2,048 cells in turn", live(FewCells, Drop)),
-        Id::ColdCells => {
-            ("xdp.cold_cells", Group::Xdp, "more with all R x M cells in turn", live(NoTimes, FewCells))
+        Id::Copy => {
+            ("xdp.copy", Group::Xdp, "redirect and copy, 2,048 cells in turn", live(FewCells, Drop))
         }
-        Id::TimestampBatch => {
-            ("xdp.timestamp.batch", Group::Xdp, "timestamp: batch, the default", live(BatchTimes, NoTimes))
-        }
+        Id::ColdCells => (
+            "xdp.cold_cells",
+            Group::Xdp,
+            "more with all R x M cells in turn",
+            live(NoTimes, FewCells),
+        ),
+        Id::TimestampBatch => (
+            "xdp.timestamp.batch",
+            Group::Xdp,
+            "timestamp: batch, the default",
+            live(BatchTimes, NoTimes),
+        ),
         Id::TimestampPacket => {
             ("xdp.timestamp.packet", Group::Xdp, "timestamp: packet", live(PacketTimes, NoTimes))
         }
         Id::FilterLive => {
             ("xdp.filter.ports", Group::Xdp, "filter: one port among five", live(Filtered, NoTimes))
         }
-        Id::SocketBuffer => {
-            ("packet.socket_buffer", Group::Packet, "socket buffer and host's stack", live(Pass, Drop))
+        Id::SocketBuffer => (
+            "packet.socket_buffer",
+            Group::Packet,
+            "socket buffer and host's stack",
+            live(Pass, Drop),
+        ),
+        Id::PacketTap => {
+            ("packet.tap", Group::Packet, "AF_PACKET: hook, clock and copy", live(Packet, Pass))
         }
-        Id::PacketTap => ("packet.tap", Group::Packet, "AF_PACKET: hook, clock and copy", live(Packet, Pass)),
         Id::PacketFilter => (
             "packet.filter.ports",
             Group::Packet,
             "filter: one port among five",
             live(PacketFiltered, Packet),
         ),
-        Id::HandOver => {
-            ("worker.hand_over", Group::Worker, "xdp: chunk hand-over", reader(BatchTimes, Act::HandOver))
-        }
+        Id::HandOver => (
+            "worker.hand_over",
+            Group::Worker,
+            "xdp: chunk hand-over",
+            reader(BatchTimes, Act::HandOver),
+        ),
         Id::Look => (
             "worker.look",
             Group::Worker,
             "xdp: a loop that touches each header",
             reader(BatchTimes, Act::Look),
         ),
-        Id::Recycle => ("worker.recycle", Group::Worker, "xdp: recycle", reader(BatchTimes, Act::Recycle)),
+        Id::Recycle => {
+            ("worker.recycle", Group::Worker, "xdp: recycle", reader(BatchTimes, Act::Recycle))
+        }
         Id::PacketHandOver => (
             "worker.packet.hand_over",
             Group::Worker,
@@ -315,9 +353,12 @@ fn describe(id: Id) -> Description {
             "packet: a loop that touches each header",
             reader(Packet, Act::Look),
         ),
-        Id::PacketRecycle => {
-            ("worker.packet.recycle", Group::Worker, "packet: recycle", reader(Packet, Act::Recycle))
-        }
+        Id::PacketRecycle => (
+            "worker.packet.recycle",
+            Group::Worker,
+            "packet: recycle",
+            reader(Packet, Act::Recycle),
+        ),
         Id::BuddysChunk => (
             "worker.offload.hand_over",
             Group::Worker,
@@ -330,7 +371,9 @@ fn describe(id: Id) -> Description {
             "offload: more than its own worker",
             (How::Burst, Source::Difference(Sample::BuddysChunk, Sample::OwnChunk)),
         ),
-        Id::Pcap => ("savefile.pcap", Group::Savefile, "pcap", (How::Loop, Source::Of(Sample::Pcap))),
+        Id::Pcap => {
+            ("savefile.pcap", Group::Savefile, "pcap", (How::Loop, Source::Of(Sample::Pcap)))
+        }
         Id::Pcapng => (
             "savefile.pcapng",
             Group::Savefile,
@@ -375,7 +418,8 @@ mod tests {
     #[test]
     fn keys_are_unique() {
         let components = all(&Samples::new(), None);
-        let keys: BTreeSet<&str> = components.iter().map(|component| component.key.as_str()).collect();
+        let keys: BTreeSet<&str> =
+            components.iter().map(|component| component.key.as_str()).collect();
         assert_eq!(keys.len(), components.len());
     }
 }

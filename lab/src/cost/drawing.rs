@@ -6,8 +6,8 @@ use crate::chart::bars::{self, Bars, Group};
 use crate::chart::rounded;
 
 impl Report {
-    /// The bars as SVG: in cycles, or, if the processor has no counter of cycles, in nanoseconds and without
-    /// the paper's bars.
+    /// The bars as SVG: in cycles, or, if the processor has no counter of cycles, in nanoseconds
+    /// and without the paper's bars.
     pub fn picture(&self) -> String {
         let unit = if self.tsc_hz.is_some() { "cycles per packet" } else { "ns per packet" };
         let all = self.bars.iter().filter(|bar| self.tsc_hz.is_some() || bar.ns().is_some());
@@ -23,12 +23,20 @@ impl Report {
 
     fn notes(&self) -> Vec<String> {
         let bytes = self.frame_bytes;
-        let ours = format!("wirecap: {bytes}-byte frames on a veth pair (no hardware), without the sender.");
+        let ours = format!(
+            "wirecap: {bytes}-byte frames on a veth pair (no hardware), without the sender."
+        );
         let mut notes = vec![ours];
+
         if self.tsc_hz.is_some() {
-            notes.push("WinPcap: 64-byte frames, a machine of 2003 (Degioanni et al., SBAC-PAD).".into());
-            notes.push("Hollow: not in its text, but what is left of the total that it states.".into());
+            notes.push(
+                "WinPcap: 64-byte frames, a machine of 2003 (Degioanni et al., SBAC-PAD).".into(),
+            );
+            notes.push(
+                "Hollow: not in its text, but what is left of the total that it states.".into(),
+            );
         }
+
         notes.extend(self.bars.iter().flat_map(undrawn));
         notes
     }
@@ -36,7 +44,8 @@ impl Report {
 
 /// A part that is negative because of noise has no length, and is listed.
 fn undrawn(bar: &Bar) -> impl Iterator<Item = String> {
-    let negative = bar.parts.iter().filter_map(|part| Some((part, part.ns.filter(|ns| *ns < 0.0)?)));
+    let negative =
+        bar.parts.iter().filter_map(|part| Some((part, part.ns.filter(|ns| *ns < 0.0)?)));
     negative.map(|(part, ns)| {
         format!("{}: not drawn, since negative: {}, {ns:.0} ns.", bar.name, part.step.words())
     })
@@ -44,7 +53,8 @@ fn undrawn(bar: &Bar) -> impl Iterator<Item = String> {
 
 fn drawn(bar: &Bar, in_cycles: bool) -> bars::Bar {
     let part = |part: &super::Part| {
-        let series = Step::ALL.iter().position(|step| *step == part.step).expect("all steps are there");
+        let series =
+            Step::ALL.iter().position(|step| *step == part.step).expect("all steps are there");
         let value = if in_cycles { part.cycles } else { part.ns };
         bars::Part { series, value: value.unwrap_or(0.0), hollow: !part.stated }
     };
@@ -81,7 +91,8 @@ mod tests {
         let parts = vec![part(Step::Driver, 9.0), part(Step::Filter, -2.0)];
         let picture = report(vec![Bar { name: "ours".into(), parts }]).picture();
         assert!(
-            picture.contains("ours: not drawn, since negative: filter: one port among five, -2 ns."),
+            picture
+                .contains("ours: not drawn, since negative: filter: one port among five, -2 ns."),
             "{picture}"
         );
         assert!(picture.contains("7 = 7 ns"), "the sum has it: {picture}");
@@ -93,7 +104,10 @@ mod tests {
         let picture = report.picture();
         assert!(picture.contains("5,680") && picture.contains("3,164"), "{picture}");
         let without = Report { tsc_hz: None, ..report }.picture();
-        assert!(!without.contains("5,680"), "cycles of another machine say nothing beside our nanoseconds");
+        assert!(
+            !without.contains("5,680"),
+            "cycles of another machine say nothing beside our nanoseconds"
+        );
     }
 
     #[test]

@@ -66,7 +66,10 @@ impl fmt::Display for CostError {
             Self::Savefile(error) => error.fmt(f),
             Self::Thread(_) => f.write_str("cannot prepare the measuring thread"),
             Self::Missing { run, expected, came } => {
-                write!(f, "{run}: {came} of {expected} packets came in time; is the machine very busy?")
+                write!(
+                    f,
+                    "{run}: {came} of {expected} packets came in time; is the machine very busy?"
+                )
             }
             Self::Unbalanced(book) => write!(f, "the books do not balance: {book}"),
         }

@@ -22,7 +22,8 @@ impl Figures {
 
     /// NaN if there are none.
     pub fn median(&self) -> f64 {
-        let mut sorted: Vec<f64> = self.0.iter().copied().filter(|figure| !figure.is_nan()).collect();
+        let mut sorted: Vec<f64> =
+            self.0.iter().copied().filter(|figure| !figure.is_nan()).collect();
         sorted.sort_by(f64::total_cmp);
         match sorted.len() {
             0 => f64::NAN,

@@ -1,18 +1,22 @@
-//! What a filter costs by its length and by what runs it, on a packet that it accepts as late as it can.
+//! What a filter costs by its length and by what runs it, on a packet that it accepts as late as it
+//! can.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use wirecap::bpf::asm::{Assembler, Reg};
 use wirecap::bpf::{Program, XDP_DROP, XDP_PASS};
-use wirecap::filter::{CompiledFilter, Context, Filter, Interpreter, Libpcap, LibpcapFilter, XdpTarget};
+use wirecap::filter::{
+    CompiledFilter, Context, Filter, Interpreter, Libpcap, LibpcapFilter, XdpTarget,
+};
 use wirecap::savefile::LinkType;
 
 use super::live::{Dispatched, load, verdict_program};
 use super::{CostError, Effort, fastest};
 
 const FRAME_BYTES: usize = 60;
-/// How often a test run's program has the filter: the kernel gives a run's time in whole nanoseconds.
+/// How often a test run's program has the filter: the kernel gives a run's time in whole
+/// nanoseconds.
 const FILTERS_IN_PROGRAM: u32 = 8;
 
 /// The WinPcap paper's filters.
@@ -49,7 +53,8 @@ impl Kind {
 
     fn expression(self) -> String {
         let any = |items: Vec<String>| items.join(" or ");
-        let ports = |count: u16| any((1..=count).map(|port| format!("tcp port {}", port * 1000)).collect());
+        let ports =
+            |count: u16| any((1..=count).map(|port| format!("tcp port {}", port * 1000)).collect());
         match self {
             Self::Ip => "ip".to_owned(),
             Self::Ports => ports(5),
@@ -142,12 +147,18 @@ impl Forms {
 
     /// Nanoseconds per packet.
     pub(super) fn time(&self, compiler: Compiler, effort: &Effort) -> Result<f64, CostError> {
-        let (wire_len, context) = (FRAME_BYTES as u32, Context::default());
+        let wire_len = FRAME_BYTES as u32;
+        let context = Context::default();
         let loop_over = |matches: &dyn Fn(&[u8]) -> u32| self.time_loop(effort.loops, matches);
+
         match compiler {
             Compiler::Libpcap => loop_over(&|frame| self.libpcap.matches(frame, wire_len)),
-            Compiler::Interpreter => loop_over(&|frame| self.interpreter.matches(frame, wire_len, &context)),
-            Compiler::MachineCode => loop_over(&|frame| self.machine_code.matches(frame, wire_len, &context)),
+            Compiler::Interpreter => {
+                loop_over(&|frame| self.interpreter.matches(frame, wire_len, &context))
+            }
+            Compiler::MachineCode => {
+                loop_over(&|frame| self.machine_code.matches(frame, wire_len, &context))
+            }
             Compiler::Program => self.time_program(effort),
         }
     }
@@ -183,7 +194,11 @@ fn program(filter: &Filter) -> Result<Program, CostError> {
 /// Nanoseconds of a run in the kernel, whole ones.
 fn run_time(program: &Program, frame: &[u8], effort: &Effort) -> Result<f64, CostError> {
     let run = program.test_run(frame, effort.loops)?;
-    assert_eq!(run.verdict, XDP_PASS.cast_unsigned(), "every packet is one that the program passes");
+    assert_eq!(
+        run.verdict,
+        XDP_PASS.cast_unsigned(),
+        "every packet is one that the program passes"
+    );
     Ok(f64::from(run.duration_ns))
 }
 

@@ -1,5 +1,5 @@
-//! The time of a cache line from the sender's CPU to the reader's. A virtual machine does not show whether the two
-//! share a core, and this may change.
+//! The time of a cache line from the sender's CPU to the reader's. A virtual machine does not show
+//! whether the two share a core, and this may change.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,6 +32,7 @@ fn trips(first: usize, last: usize) -> Result<f64, CostError> {
         }
         line.store(number + 1, Ordering::Release);
     };
+
     thread::scope(|scope| {
         let answering = scope.spawn(|| {
             let pinned = pin_to(last);
@@ -49,6 +50,7 @@ fn trips(first: usize, last: usize) -> Result<f64, CostError> {
             pinned.map(|()| begin.elapsed().as_nanos() as f64)
         });
         answering.join().expect("answering does not panic")?;
+
         asking.join().expect("asking does not panic")
     })
 }

@@ -88,8 +88,11 @@ impl Setup {
 
     /// The capture, if it is one.
     fn capture(self, effort: &Effort) -> Option<CaptureBuilder> {
-        let on = |engine| Capture::on("a1").engine(engine).chunk(CHUNK_CELLS).pool(effort.chunks).workers(1);
+        let on = |engine| {
+            Capture::on("a1").engine(engine).chunk(CHUNK_CELLS).pool(effort.chunks).workers(1)
+        };
         let xdp = || on(Engine::Xdp);
+
         Some(match self {
             Self::SenderAlone | Self::Drop | Self::DispatchedDrop | Self::Pass => return None,
             Self::FewCells => xdp().pool(FEW_CHUNKS),
@@ -108,7 +111,9 @@ impl Setup {
             Self::Drop => Some(Held::alone(drop_program(interface)?)),
             Self::DispatchedDrop => Some(dispatched_drop(interface)?),
             // Without a program, a veth loses the sender's frames before a packet socket sees them.
-            Self::Pass | Self::Packet | Self::PacketFiltered => Some(Held::alone(pass_program(interface)?)),
+            Self::Pass | Self::Packet | Self::PacketFiltered => {
+                Some(Held::alone(pass_program(interface)?))
+            }
             _ => None,
         })
     }
@@ -127,8 +132,8 @@ impl Held {
     }
 }
 
-/// Programs as in the engine if several processes share an interface: the dispatcher makes a tail call to the
-/// program of the frame's queue.
+/// Programs as in the engine if several processes share an interface: the dispatcher makes a tail
+/// call to the program of the frame's queue.
 #[derive(Debug)]
 pub(super) struct Dispatched {
     pub(super) dispatcher: Program,
@@ -175,8 +180,8 @@ pub(super) struct Run {
     pub(super) reading: Option<Reading>,
 }
 
-/// Makes a run, and repeats it if it was disturbed; the least disturbed one counts. The caller's thread is in
-/// the receiver's namespace.
+/// Makes a run, and repeats it if it was disturbed; the least disturbed one counts. The caller's
+/// thread is in the receiver's namespace.
 pub(super) fn calmest(bed: &mut Bed, setup: Setup, effort: &Effort) -> Result<Run, CostError> {
     let mut best = run(bed, setup, effort)?;
     for _ in 0..effort.repeats {
@@ -198,7 +203,11 @@ fn run(bed: &mut Bed, setup: Setup, effort: &Effort) -> Result<Run, CostError> {
         Some(builder) => captured(bed, setup, effort, builder)?,
         None => uncaptured(bed, setup, effort)?,
     };
-    if book.balances() { Ok(Run { line_ns, pace, book, reading }) } else { Err(CostError::Unbalanced(book)) }
+    if book.balances() {
+        Ok(Run { line_ns, pace, book, reading })
+    } else {
+        Err(CostError::Unbalanced(book))
+    }
 }
 
 /// The results of a run's sender, account and reader.
@@ -222,27 +231,33 @@ fn captured(
     let last = allowed_cpus()?.last().map(|&cpu| cpu as u32);
     let capture = builder.pin(Pin::List(last.into_iter().collect())).open()?;
     let worker = capture.workers().pop().expect("a new capture has its worker");
+
     bed.begin()?;
     let timing = AtomicBool::new(false);
+
     let (pace, reading) = thread::scope(|scope| {
         let reader = scope.spawn(|| Reading::of(worker, &timing));
         let pace = send_to(bed, &capture, effort, &timing);
         capture.stop();
         (pace, reader.join().expect("the reader does not panic"))
     });
-    let (pace, reading) = (pace?, reading?);
+    let pace = pace?;
+    let reading = reading?;
     let mut book = bed.book(setup.name(), effort.warm_up_frames() + effort.frames)?;
     let dropped = capture.close().total.dropped;
     book.dropped += dropped.no_cell + dropped.ring_full + dropped.other;
     book.delivered = reading.packets;
+
     if matches!(setup, Setup::Packet | Setup::PacketFiltered) {
         // The host got them and the capture got copies; each counts once.
         book.passed = 0;
     }
+
     Ok((pace, book, Some(reading)))
 }
 
-/// Sends one pool of frames unmeasured, then the measured frames, and waits until the capture has all.
+/// Sends one pool of frames unmeasured, then the measured frames, and waits until the capture has
+/// all.
 fn send_to(
     bed: &mut Bed,
     capture: &Capture,
@@ -251,11 +266,14 @@ fn send_to(
 ) -> Result<Pace, CostError> {
     bed.send(effort.warm_up_frames())?;
     timing.store(true, Relaxed);
+
     let pace = bed.send(effort.frames);
     timing.store(false, Relaxed);
     bed.settle()?;
+
     let sent = effort.warm_up_frames() + effort.frames;
     let book = bed.book("", sent)?;
+
     // The ledger's device drops include frames lost in the interface's ring.
     await_offered(capture, sent - book.lost)?;
     pace
@@ -265,13 +283,19 @@ fn send_to(
 pub(super) fn await_offered(capture: &Capture, packets: u64) -> Result<(), CostError> {
     let came = |ledger: Ledger| ledger.total.offered - ledger.total.dropped.device.unwrap_or(0);
     let deadline = Instant::now() + PATIENCE;
+
     loop {
         let came = came(capture.ledger());
         if came >= packets {
             return Ok(());
         }
+
         if Instant::now() > deadline {
-            return Err(CostError::Missing { run: "a capture on the test bed", expected: packets, came });
+            return Err(CostError::Missing {
+                run: "a capture on the test bed",
+                expected: packets,
+                came,
+            });
         }
         thread::sleep(GLANCE);
     }

@@ -1,7 +1,8 @@
 //! The cost of taking a chunk from a buddy's ring instead of the worker's own.
 //!
-//! One ring is filled while no worker reads. Then an idle buddy takes the chunks above the threshold, and the ring's
-//! own worker takes the rest, on the same CPU. The difference is the cost of offloading.
+//! One ring is filled while no worker reads. Then an idle buddy takes the chunks above the
+//! threshold, and the ring's own worker takes the rest, on the same CPU. The difference is the cost
+//! of offloading.
 
 use wirecap::{Capture, Chunk, Engine};
 
@@ -35,24 +36,31 @@ pub(super) fn round(bed: &mut Bed, effort: &Effort) -> Result<Round, CostError> 
         .advanced(THRESHOLD)
         .open()?;
     bed.begin()?;
+
     let sent = effort.pool_frames();
     bed.send(sent)?;
     bed.settle()?;
+
     let mut workers = capture.workers();
     let mut buddy = workers.pop().expect("two workers were asked for");
     let mut owner = workers.pop().expect("two workers were asked for");
+
     if bed.queue != 0 {
         std::mem::swap(&mut owner, &mut buddy);
     }
+
     let offloaded = Reading::drain(&mut buddy, Chunk::is_offloaded)?;
     let own = Reading::drain(&mut owner, |chunk| !chunk.is_offloaded())?;
     let mut book = bed.book(NAME, sent)?;
     await_offered(&capture, sent - book.lost)?;
     drop((owner, buddy));
+
     let total = capture.close().total;
     book.dropped += total.dropped.no_cell + total.dropped.ring_full + total.dropped.other;
     book.delivered = own.packets + offloaded.packets;
+
     let missing = |expected, came| CostError::Missing { run: NAME, expected, came };
+
     match (book.balances(), offloaded.packets) {
         (false, _) => Err(CostError::Unbalanced(book)),
         (true, 0) => Err(missing(1, 0)),

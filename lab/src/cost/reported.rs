@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 
 use super::{CostError, Effort, Figures, Id, Report, measure};
-use crate::experiment::{Claim, DataFile, Experiment, Figure, Findings, Part, Run, RunError, Table};
+use crate::experiment::{
+    Claim, DataFile, Experiment, Figure, Findings, Part, Run, RunError, Table,
+};
 
 /// The maximum cost of the default timestamp per packet, in nanoseconds.
 pub const BATCH_NS_MAX: f64 = 40.0;
@@ -26,10 +28,12 @@ impl Experiment for Cost {
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
-        let effort = run
-            .effort
-            .choose(Effort { rounds: 3, frames: 1_000_000, repeats: 1, ..Effort::full() }, Effort::full());
+        let effort = run.effort.choose(
+            Effort { rounds: 3, frames: 1_000_000, repeats: 1, ..Effort::full() },
+            Effort::full(),
+        );
         let watch = run.watch;
+
         let measured = measure(&effort, &mut |progress| {
             watch.progress(progress.done as f64 / progress.steps as f64, progress.what);
             if watch.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -71,14 +75,21 @@ fn findings(report: &Report) -> Findings {
 fn timestamp(batch: &super::Component) -> Claim {
     let holds = batch.ns.median() <= BATCH_NS_MAX;
     let expected = format!("at most {BATCH_NS_MAX:.0} ns");
-    Claim::holds("the default timestamp adds to a packet", expected, holds, format!("{} ns", batch.ns))
+    Claim::holds(
+        "the default timestamp adds to a packet",
+        expected,
+        holds,
+        format!("{} ns", batch.ns),
+    )
 }
 
 fn components(report: &Report) -> Table {
     let columns = ["component", "of", "how", "ns, median", "least", "most", "cycles"];
     let mut table = Table::new("What each component costs a packet.", &columns);
+
     for component in &report.components {
-        let number = |number: f64| if number.is_nan() { "-".to_owned() } else { format!("{number:.1}") };
+        let number =
+            |number: f64| if number.is_nan() { "-".to_owned() } else { format!("{number:.1}") };
         let ns = &component.ns;
         let cycles = component.cycles.as_ref().map_or(f64::NAN, Figures::median);
         let numbers = [ns.median(), ns.min(), ns.max(), cycles].map(number);
@@ -91,15 +102,22 @@ fn components(report: &Report) -> Table {
 
 fn notes(report: &Report) -> Vec<String> {
     let next = report.next.iter().map(|target| {
-        let (bar, step, percent) = (&target.bar, target.step.whole(), target.share * 100.0);
+        let bar = &target.bar;
+        let step = target.step.whole();
+        let percent = target.share * 100.0;
         format!("To attack next on {bar}: {step}, {:.1} ns, {percent:.0} % of a packet.", target.ns)
     });
     let disturbed = (report.disturbed > 0).then(|| {
         let runs = report.books.len();
-        format!("In {} of {runs} live runs others had the sender's CPU for a while.", report.disturbed)
+        format!(
+            "In {} of {runs} live runs others had the sender's CPU for a while.",
+            report.disturbed
+        )
     });
+
     let moved = report.cpus_moved().then(|| {
-        let (min, max) = (report.cache_lines_ns.min(), report.cache_lines_ns.max());
+        let min = report.cache_lines_ns.min();
+        let max = report.cache_lines_ns.max();
         format!("A cache line took {min:.0} to {max:.0} ns from CPU to CPU: the CPUs moved, and runs are not alike.")
     });
     next.chain(disturbed).chain(moved).collect()
@@ -121,7 +139,10 @@ mod tests {
                 (Sample::Run(Setup::NoTimes), figures(100.0)),
             ]);
             let components = component::all(&samples, None);
-            timestamp(components.iter().find(|component| component.id == Id::TimestampBatch).unwrap()).verdict
+            timestamp(
+                components.iter().find(|component| component.id == Id::TimestampBatch).unwrap(),
+            )
+            .verdict
         };
         assert_eq!([verdict(39.0), verdict(41.0)], [Verdict::Holds, Verdict::Differs]);
     }

@@ -33,7 +33,8 @@ impl Sink for Nowhere {
     }
 }
 
-/// Nanoseconds per packet of 60 bytes in a chunk's cells. The pcapng file contains each packet's queue.
+/// Nanoseconds per packet of 60 bytes in a chunk's cells. The pcapng file contains each packet's
+/// queue.
 pub(super) fn time(format: Format, effort: &Effort) -> Result<f64, CostError> {
     let cells = vec![0x5a; CELLS * CELL_BYTES];
     fastest(|| {
@@ -41,6 +42,7 @@ pub(super) fn time(format: Format, effort: &Effort) -> Result<f64, CostError> {
         let interface = writer.add_interface(&Interface::default())?;
         let queue = (format == Format::Pcapng).then_some(3);
         let begin = Instant::now();
+
         for index in 0..u64::from(effort.loops) {
             let cell = index as usize % CELLS * CELL_BYTES;
             let record = Record {
@@ -53,9 +55,11 @@ pub(super) fn time(format: Format, effort: &Effort) -> Result<f64, CostError> {
             };
             writer.write(black_box(&record))?;
         }
+
         writer.flush()?;
         let nanos = begin.elapsed().as_nanos();
         assert_eq!(writer.file_bytes(), writer.finish()?.0, "the file has what was written");
+
         Ok(nanos as f64 / f64::from(effort.loops))
     })
 }

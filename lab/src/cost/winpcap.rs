@@ -1,9 +1,9 @@
-//! The cost of a packet in WinPcap: Degioanni, Baldi, Risso and Varenni, *Profiling and Optimization of
-//! Software-Based Network-Analysis Applications* (SBAC-PAD 2003), Figures 6 and 9.
+//! The cost of a packet in WinPcap: Degioanni, Baldi, Risso and Varenni, *Profiling and
+//! Optimization of Software-Based Network-Analysis Applications* (SBAC-PAD 2003), Figures 6 and 9.
 //!
-//! The figures' numbers are in the text of sections 4.2 to 5.5, except the filter's, which is the rest of the
-//! total in the text. Frames of 64 bytes at 148,809 a second, a filter of 21 instructions (one TCP port among
-//! five), cycles of a processor of that time.
+//! The figures' numbers are in the text of sections 4.2 to 5.5, except the filter's, which is the
+//! rest of the total in the text. Frames of 64 bytes at 148,809 a second, a filter of 21
+//! instructions (one TCP port among five), cycles of a processor of that time.
 
 use super::bar::{Bar, Part, Step};
 
@@ -18,7 +18,8 @@ const FIGURE_6: Stated = Stated {
     first_copy: 540.0,
 };
 
-/// Section 5.5 and Figure 9: with machine code for filters, the processor's counter for times, a plain copy.
+/// Section 5.5 and Figure 9: with machine code for filters, the processor's counter for times, a
+/// plain copy.
 const FIGURE_9: Stated = Stated {
     name: "optimised (Fig. 9)",
     total: 3164.0,
@@ -54,7 +55,13 @@ impl Stated {
             (Step::HandOver, SYSTEM_CALL),
         ];
         let rest = self.total - stated.iter().map(|(_, cycles)| cycles).sum::<f64>();
-        let parts = stated.map(|(step, cycles)| Part { step, ns: None, cycles: Some(cycles), stated: true });
+
+        let parts = stated.map(|(step, cycles)| Part {
+            step,
+            ns: None,
+            cycles: Some(cycles),
+            stated: true,
+        });
         let filter = Part { step: Step::Filter, ns: None, cycles: Some(rest), stated: false };
         Bar { name: self.name.to_owned(), parts: parts.into_iter().chain([filter]).collect() }
     }
@@ -71,7 +78,8 @@ mod tests {
 
     #[test]
     fn the_rest_of_the_totals_equals_the_papers_text_on_filters() {
-        let filter = |bar: &Bar| bar.parts.iter().find(|part| part.step == Step::Filter).unwrap().cycles;
+        let filter =
+            |bar: &Bar| bar.parts.iter().find(|part| part.step == Step::Filter).unwrap().cycles;
         let [before, after] = [0, 1].map(|index| filter(&bars()[index]).unwrap());
         // Section 5.1: machine code is 3.1 to 5 times as fast, which saves 8 % of the total.
         assert!((0.075..0.085).contains(&((before - after) / 5680.0)), "{before} {after}");

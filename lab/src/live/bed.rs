@@ -1,5 +1,5 @@
-//! The bed of the measurements: a veth pair, a sender on the first CPU (for a second queue also on the next),
-//! and a receiver in a separate process on the last.
+//! The bed of the measurements: a veth pair, a sender on the first CPU (for a second queue also on
+//! the next), and a receiver in a separate process on the last.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -56,7 +56,8 @@ impl Bed {
     }
 
     fn with(queues: u32, mtu_bytes: u32) -> Outcome<Self> {
-        let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
+        let sender = Namespace::new()?;
+        let receiver = Namespace::new()?;
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queues, mtu_bytes)?;
         Ok(Self { pair, sender, spawner: Spawner::in_namespace(&receiver)? })
     }
@@ -67,12 +68,16 @@ impl Bed {
     ///
     /// If there are fewer CPUs than queues.
     pub fn loads(&self, frames: u64, per_second: Option<u64>) -> Outcome<Vec<Load>> {
-        let (queues, cpus) = (self.pair.receiver.queue_count, allowed_cpus()?);
+        let queues = self.pair.receiver.queue_count;
+        let cpus = allowed_cpus()?;
         let load = |queue: u32| -> Outcome<Load> {
             // On a veth the number of the sending CPU determines the queue.
-            let cpu = cpus.iter().find(|cpu| **cpu as u32 % queues == queue).ok_or("too few CPUs")?;
+            let cpu =
+                cpus.iter().find(|cpu| **cpu as u32 % queues == queue).ok_or("too few CPUs")?;
             let load = Load::new(queue, frames / u64::from(queues)).on_cpu(*cpu as u32);
-            Ok(per_second.into_iter().fold(load, |load, rate| load.per_second(rate / u64::from(queues))))
+            Ok(per_second
+                .into_iter()
+                .fold(load, |load, rate| load.per_second(rate / u64::from(queues))))
         };
         (0..queues).map(load).collect()
     }
@@ -83,12 +88,14 @@ impl Bed {
     ///
     /// If the interface cannot carry them.
     pub fn generator(&self, frame_bytes: u16) -> Outcome<Generator> {
-        let traffic = Traffic { sizes: Sizes::fixed(frame_bytes), ..Traffic::to(&self.pair.receiver) };
+        let traffic =
+            Traffic { sizes: Sizes::fixed(frame_bytes), ..Traffic::to(&self.pair.receiver) };
         Ok(Generator::new(&self.pair.sender, &traffic)?)
     }
 
-    /// Source ports of flows for each ring, if the rings share an interface by the kernel's symmetric flow hash. If each
-    /// flow is sent to the queue with its ring's number, rings by queue and rings by flow get the same packets.
+    /// Source ports of flows for each ring, if the rings share an interface by the kernel's
+    /// symmetric flow hash. If each flow is sent to the queue with its ring's number, rings by
+    /// queue and rings by flow get the same packets.
     ///
     /// # Errors
     ///
@@ -99,13 +106,16 @@ impl Bed {
         let builder = Capture::on(&*receiver.name).engine(Engine::Packet).chunk(64).pool(16);
         let capture = receiver.namespace.run_in(|| builder.workers(rings as usize).open())??;
         let mut sender = AfXdpSender::on(&self.pair.sender, 0)?;
+
         // Many more than required, so that every ring has enough.
         for port in FIRST_PORT..FIRST_PORT + 8 * (rings as usize * flows) as u16 {
             let traffic = Traffic { source_port: port, ..Traffic::to(receiver) };
             sender.send(&traffic.frame(Stamp { queue: 0, sequence: port.into() }))?;
         }
+
         sender.flush()?;
         let mut ports = vec![Vec::new(); rings as usize];
+
         // All workers exist until the end: in basic mode none continues alone.
         let mut workers = capture.workers();
         for worker in &mut workers {
@@ -114,12 +124,15 @@ impl Bed {
                 ports[chunk.ring_index()].extend(numbers.map(|stamp| stamp.sequence as u16));
             }
         }
+
         drop(workers);
         receiver.namespace.run_in(|| drop(capture))?;
+
         for ports in &mut ports {
             ports.sort_unstable();
             ports.truncate(flows);
         }
+
         match ports.iter().all(|ports| ports.len() == flows) {
             true => Ok(ports),
             false => Err(format!("the hash left rings without flows: {ports:?}").into()),
@@ -135,8 +148,8 @@ impl Bed {
         self.sender.run_in(|| command.run())?
     }
 
-    /// Starts a command in the receiving end's namespace, and waits until it prints a line that contains
-    /// `ready`. It ends with the bed at the latest.
+    /// Starts a command in the receiving end's namespace, and waits until it prints a line that
+    /// contains `ready`. It ends with the bed at the latest.
     ///
     /// # Errors
     ///
@@ -145,7 +158,8 @@ impl Bed {
         Receiver::watch(self.spawner.spawn(command, None)?, command, ready)
     }
 
-    /// The same with a file, which the command accesses as [`FILE_PATH`](super::process::FILE_PATH).
+    /// The same with a file, which the command accesses as
+    /// [`FILE_PATH`](super::process::FILE_PATH).
     pub(super) fn receive_with(
         &self,
         command: &CommandLine,
@@ -226,23 +240,30 @@ pub fn send<'a>(
     })
 }
 
-/// Calls `send`, which returns the number of sent frames and the seconds, and measures the processor times of
-/// the sender and of the receiver, if there is one.
+/// Calls `send`, which returns the number of sent frames and the seconds, and measures the
+/// processor times of the sender and of the receiver, if there is one.
 ///
 /// # Errors
 ///
 /// Errors of `send`, or if the receiver has ended.
-pub fn watch(receiver: Option<&Receiver>, send: impl FnOnce() -> Outcome<(u64, f64)>) -> Outcome<Run> {
+pub fn watch(
+    receiver: Option<&Receiver>,
+    send: impl FnOnce() -> Outcome<(u64, f64)>,
+) -> Outcome<Run> {
     let of_receiver = || receiver.map_or(Ok(CpuTime::default()), Receiver::cpu_time);
     let softirq_before = softirq_threads_seconds()?;
-    let (before, own_before) = (of_receiver()?, own_seconds());
+    let before = of_receiver()?;
+    let own_before = own_seconds();
     let (sent, sender) = watching_own_threads(send);
-    let ((frames, seconds), after) = (sent?, of_receiver()?);
+    let (frames, seconds) = sent?;
+    let after = of_receiver()?;
+
     Ok(Run {
         frames,
         seconds,
         busy: after.ran.saturating_sub(before.ran).as_secs_f64() / seconds,
-        waited: (sender.waited + after.waited).saturating_sub(before.waited).as_secs_f64() / seconds,
+        waited: (sender.waited + after.waited).saturating_sub(before.waited).as_secs_f64()
+            / seconds,
         sender_seconds: own_seconds() - own_before,
         softirq_seconds: softirq_threads_seconds()? - softirq_before,
     })
@@ -251,15 +272,21 @@ pub fn watch(receiver: Option<&Receiver>, send: impl FnOnce() -> Outcome<(u64, f
 /// Processor time of the kernel's softirq threads, which receive under high load, in seconds.
 pub(super) fn softirq_threads_seconds() -> Outcome<f64> {
     let mut seconds = 0.0;
+
     for process in fs::read_dir("/proc")?.flatten() {
         let name = process.file_name();
-        let Some(id) = name.to_str().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) else {
+        let Some(id) = name.to_str().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+        else {
             continue;
         };
+
         let comm = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
         if comm.starts_with("ksoftirqd/") {
-            seconds +=
-                cpu_times(id).unwrap_or_default().values().map(|time| time.ran.as_secs_f64()).sum::<f64>();
+            seconds += cpu_times(id)
+                .unwrap_or_default()
+                .values()
+                .map(|time| time.ran.as_secs_f64())
+                .sum::<f64>();
         }
     }
     Ok(seconds)
@@ -275,6 +302,7 @@ fn own_seconds() -> f64 {
 fn watching_own_threads<T>(work: impl FnOnce() -> T) -> (T, CpuTime) {
     const STEP: Duration = Duration::from_millis(20);
     let done = AtomicBool::new(false);
+
     // A thread's times disappear when it ends: the last seen ones count.
     let watch = || {
         let mut threads = BTreeMap::new();
@@ -285,6 +313,7 @@ fn watching_own_threads<T>(work: impl FnOnce() -> T) -> (T, CpuTime) {
         threads
     };
     let known = cpu_times("self").unwrap_or_default();
+
     thread::scope(|scope| {
         let watcher = scope.spawn(watch);
         let result = work();

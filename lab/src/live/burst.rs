@@ -1,4 +1,5 @@
-//! Loss by burst length, and the longest burst that wirecap keeps without loss: the paper's section 3.1.
+//! Loss by burst length, and the longest burst that wirecap keeps without loss: the paper's section
+//! 3.1.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -63,7 +64,8 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     for (index, &frame_bytes) in lengths.iter().enumerate() {
         let trial = |contender: &Contender, frames: f64| -> Outcome<Trial> {
             let generator = bed.generator(frame_bytes)?;
-            let mut sender = KernelSender { generator, frames: frames as u64, per_second: Some(PER_SECOND) };
+            let mut sender =
+                KernelSender { generator, frames: frames as u64, per_second: Some(PER_SECOND) };
             trial::run(&bed, contender, &mut sender, &mut |_| Ok(()))
         };
         let from = 0.1 + part * index as f64;
@@ -72,7 +74,8 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         let sweep = Sweep::run(run, share, &contenders, &places, rounds, trial)?;
         let chart = sweep.loss_chart(Axis::log("packets in the burst"), |frames, _| frames);
         let name = format!("burst-{frame_bytes}");
-        let caption = format!("Loss of one burst of packets of {} bytes.", grouped(frame_bytes.into()));
+        let caption =
+            format!("Loss of one burst of packets of {} bytes.", grouped(frame_bytes.into()));
         findings = findings.with_lines(&name, caption, &chart);
         sweep.account(&mut findings, &name, "packets in the burst");
     }
@@ -110,26 +113,33 @@ fn unix_nanos() -> u64 {
 
 /// Works a fixed time on each packet, until the end.
 fn work(mut worker: Worker) -> Outcome<Seen> {
-    let (mut seen, mut processed, mut core) = (Seen::default(), 0, SlowCore::default());
+    let mut seen = Seen::default();
+    let mut processed = 0;
+    let mut core = SlowCore::default();
+
     while let Some(chunk) = worker.next_chunk()? {
         for packet in &chunk {
             let number = Stamp::of(packet.data()).ok_or("a foreign packet")?.sequence;
             let arrival = packet.timestamp().ok_or("a packet without a time")?;
             seen.arrivals.push((number, arrival.unix_nanos()));
         }
+
         core.work(WORKER_COST * chunk.len() as u32);
         processed += chunk.len() as u64;
         drop(chunk);
         seen.processed.push((unix_nanos(), processed));
     }
+
     Ok(seen)
 }
 
 impl Seen {
-    /// The longest lossless burst at the sender's rate, measured up to the first loss, and computed with the rates of
-    /// this run: on a machine with other work, neither sender nor worker has exactly its nominal rate.
+    /// The longest lossless burst at the sender's rate, measured up to the first loss, and computed
+    /// with the rates of this run: on a machine with other work, neither sender nor worker has
+    /// exactly its nominal rate.
     fn burst(&self) -> Option<(f64, f64)> {
-        let in_sequence = self.arrivals.iter().zip(0..).take_while(|((sequence, _), next)| sequence == next);
+        let in_sequence =
+            self.arrivals.iter().zip(0..).take_while(|((sequence, _), next)| sequence == next);
         let (packets, filled_at) = in_sequence.map(|((_, at), next)| (next + 1, *at)).last()?;
         let seconds = (filled_at - self.arrivals[0].1) as f64 / 1e9;
         let processed = self.processed.iter().take_while(|(at, _)| *at <= filled_at).last();
@@ -140,8 +150,8 @@ impl Seen {
     }
 }
 
-/// Overloads a capture at `pace` times its worker's rate and returns the number of packets received before the first
-/// loss.
+/// Overloads a capture at `pace` times its worker's rate and returns the number of packets received
+/// before the first loss.
 fn absorbs(pace: f64) -> Outcome<Claim> {
     const PATIENCE: Duration = Duration::from_secs(60);
     let _alone = loss_lock()?;
@@ -159,22 +169,28 @@ fn absorbs(pace: f64) -> Outcome<Claim> {
     let per_second = pace / WORKER_COST.as_secs_f64();
     let sending = generator.start(&[Load::endless(0).per_second(per_second as u64)])?;
     let begin = Instant::now();
+
     while receiver.namespace.run_in(|| capture.ledger())?.total.dropped.no_cell == 0
         && begin.elapsed() < PATIENCE
     {
         thread::sleep(Duration::from_millis(20));
     }
+
     let sent: u64 = sending.stop()?.iter().map(|sent| sent.frames).sum();
     receiver.namespace.run_in(|| capture.stop())?;
+
     let seen = worker.join().map_err(|_| "the worker panicked")??;
     let ledger = receiver.namespace.run_in(|| capture.close())?;
     if ledger.total.offered != sent {
         return Err(format!("{sent} frames were sent: {ledger}").into());
     }
+
     let (burst, expected) = seen.burst().ok_or("nothing arrived")?;
-    let quantity = format!("longest burst without loss at {pace} times the consumer's rate, in packets");
+    let quantity =
+        format!("longest burst without loss at {pace} times the consumer's rate, in packets");
     let within = (burst / expected - 1.0).abs() < TOLERANCE;
     let expected = format!("{} within 2 %", grouped(expected as u64));
+
     Ok(Claim::holds(quantity, expected, within, grouped(burst as u64))
         .because("R x M x Pin / (Pin - Pp), with the rates of the run up to the first loss"))
 }
@@ -185,7 +201,8 @@ mod tests {
 
     #[test]
     fn a_burst_ends_where_the_first_number_is_missing() {
-        // 10 packets at 1,000 a second, of which 4 were processed before the last; then one is missing.
+        // 10 packets at 1,000 a second, of which 4 were processed before the last; then one is
+        // missing.
         let arrivals = (0..10).map(|n| (n, n * 1_000_000)).chain([(11, 11_000_000)]).collect();
         let seen = Seen { arrivals, processed: vec![(8_000_000, 4), (10_000_000, 8)] };
         let (burst, expected) = seen.burst().unwrap();

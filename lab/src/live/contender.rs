@@ -29,7 +29,8 @@ pub struct Contender {
     pub ready: &'static str,
     /// The source of its count.
     pub books: Books,
-    /// Whether it receives through the host's stack, which on a veth requires a program that passes frames.
+    /// Whether it receives through the host's stack, which on a veth requires a program that passes
+    /// frames.
     pub passing: bool,
     /// Time of inactivity after which it has received everything.
     pub calm: Duration,
@@ -134,7 +135,8 @@ impl Contender {
         match self.books {
             Books::Ledger => tally_of_ledger(finished),
             Books::FileAndLedger => {
-                let (tally, recorded) = (tally_of_recorder(finished)?, file.packets()?);
+                let tally = tally_of_recorder(finished)?;
+                let recorded = file.packets()?;
                 if tally.delivered != recorded {
                     return Err(format!(
                         "the file has {} packets, and its recorder's ledger {}",
@@ -143,11 +145,15 @@ impl Contender {
                     )
                     .into());
                 }
+
                 Ok(tally)
             }
-            Books::File(lost) => Ok(Tally { delivered: file.packets()?, lost: lost(&finished.errors) }),
+            Books::File(lost) => {
+                Ok(Tally { delivered: file.packets()?, lost: lost(&finished.errors) })
+            }
             Books::Testpmd => {
-                let delivered = number_after(&finished.errors, "RX-packets:").ok_or("no RX-packets")?;
+                let delivered =
+                    number_after(&finished.errors, "RX-packets:").ok_or("no RX-packets")?;
                 Ok(Tally { delivered, lost: number_after(&finished.errors, "RX-dropped:") })
             }
         }
@@ -165,7 +171,8 @@ fn tally_of_ledger(finished: &Finished) -> Outcome<Tally> {
 fn tally_of_recorder(finished: &Finished) -> Outcome<Tally> {
     let Tally { delivered, lost } = tally_of_ledger(finished)?;
     let in_file = finished.ledger("/recorded/in_file")?;
-    let not_recorded = delivered.checked_sub(in_file).ok_or("more packets in the file than delivered")?;
+    let not_recorded =
+        delivered.checked_sub(in_file).ok_or("more packets in the file than delivered")?;
     Ok(Tally { delivered: in_file, lost: lost.map(|lost| lost + not_recorded) })
 }
 
@@ -175,7 +182,8 @@ pub fn lost_by_tcpdump(said: &str) -> Option<u64> {
         .or_else(|| number_before(said, "packet dropped by kernel"))
 }
 
-/// The losses that `dumpcap` reports: `Packets received/dropped on interface 'a1': 10/2 (pcap:2/...)`.
+/// The losses that `dumpcap` reports:
+/// `Packets received/dropped on interface 'a1': 10/2 (pcap:2/...)`.
 pub fn lost_by_dumpcap(said: &str) -> Option<u64> {
     let line = said.lines().find(|line| line.starts_with("Packets received/dropped"))?;
     number_after(line.split("': ").nth(1)?, "/")
@@ -254,23 +262,32 @@ mod tests {
 
     #[test]
     fn the_loss_reports_of_rivals_are_parsed() {
-        let tcpdump = "10 packets captured\n12 packets received by filter\n2 packets dropped by kernel\n";
+        let tcpdump =
+            "10 packets captured\n12 packets received by filter\n2 packets dropped by kernel\n";
         assert_eq!(lost_by_tcpdump(tcpdump), Some(2));
         assert_eq!(lost_by_tcpdump("tcpdump: listening on a1"), None);
-        let dumpcap =
-            "Packets captured: 10\nPackets received/dropped on interface 'a1': 10/3 (pcap:3/dumpcap:0)";
+
+        let dumpcap = "Packets captured: 10\nPackets received/dropped on interface 'a1': 10/3 (pcap:3/dumpcap:0)";
         assert_eq!(lost_by_dumpcap(dumpcap), Some(3));
+
         let netsniff = "\n        10  packets incoming (0 unread on exit)\n         6  packets passed filter\n         4  packets failed filter (out of space)\n";
         assert_eq!(lost_by_netsniff(netsniff), Some(4));
-        assert_eq!(number_after("  RX-packets: 20000          RX-dropped: 5 ", "RX-packets:"), Some(20_000));
-        assert_eq!(number_after("  RX-packets: 20000          RX-dropped: 5 ", "RX-dropped:"), Some(5));
+        assert_eq!(
+            number_after("  RX-packets: 20000          RX-dropped: 5 ", "RX-packets:"),
+            Some(20_000)
+        );
+        assert_eq!(
+            number_after("  RX-packets: 20000          RX-dropped: 5 ", "RX-dropped:"),
+            Some(5)
+        );
     }
 
     #[test]
     fn packets_discarded_by_the_writer_of_a_recorder_count_as_lost() {
         let recorded = Recorded { writer: 60, written: 40, in_file: 40, ..Recorded::default() };
         let dropped = serde_json::json!({ "no_cell": 5, "ring_full": 0, "other": 0 });
-        let ledger = serde_json::json!({ "delivered": 100, "dropped": dropped, "recorded": recorded });
+        let ledger =
+            serde_json::json!({ "delivered": 100, "dropped": dropped, "recorded": recorded });
         let finished = Finished { output: ledger.to_string(), ..Finished::default() };
         assert_eq!(tally_of_ledger(&finished).unwrap(), Tally { delivered: 100, lost: Some(5) });
         assert_eq!(tally_of_recorder(&finished).unwrap(), Tally { delivered: 40, lost: Some(65) });

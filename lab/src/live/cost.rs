@@ -26,8 +26,12 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     let application_ns = handler::application_ns(&frame)?;
     // The x that saturates a CPU at this rate.
     let whole = 1e9 / PER_SECOND as f64 / application_ns;
-    let shares: &[f64] =
-        lab.choose(run, &[0.2][..], &[0.5, 1.0, 1.5], &[0.0, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0]);
+    let shares: &[f64] = lab.choose(
+        run,
+        &[0.2][..],
+        &[0.5, 1.0, 1.5],
+        &[0.0, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0],
+    );
     let places: Vec<f64> = shares.iter().map(|share| (share * whole).round()).collect();
     let seconds = lab.choose(run, 0.05, 1.0, 3.0);
     let rounds = lab.choose(run, 1, 1, 3);
@@ -41,8 +45,14 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         trial::run(&bed, &Contender { command, ..contender.clone() }, &mut sender, &mut |_| Ok(()))
     };
     let field = Field::new(lab, RING_MIB);
-    let sweep =
-        Sweep::run(run, Share::WHOLE, &field.handlers(&format!("-x {TIMES}")), &places, rounds, trial)?;
+    let sweep = Sweep::run(
+        run,
+        Share::WHOLE,
+        &field.handlers(&format!("-x {TIMES}")),
+        &places,
+        rounds,
+        trial,
+    )?;
     let what = format!(
         "The paper's pkt_handler: a filter ({FILTER}) is applied x times to every packet of 60 bytes, on one ring, by \
          one thread, at a constant {}. One application takes {application_ns:.1} ns here, with the same code in every \

@@ -37,7 +37,10 @@ impl fmt::Display for Figures {
     /// `1.23 (1.10..1.41)`: the median, and the range of the runs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2);
-        let (Some(min), Some(max)) = (self.0.first(), self.0.last()) else { return f.write_str("-") };
+        let (Some(min), Some(max)) = (self.0.first(), self.0.last()) else {
+            return f.write_str("-");
+        };
+
         let number = |figure: f64| {
             let text = format!("{figure:.digits$}");
             match text.split_once('.') {

@@ -25,8 +25,9 @@ const BURST_FRAMES: u64 = 16_384;
 /// Time between two bursts.
 const PAUSE: Duration = Duration::from_millis(60);
 
-/// Bursts at the sender's highest rate with pauses between them, so that no contender loses packets, and the
-/// sender's processor time is the cost of its frames: it never waits for a frame's time.
+/// Bursts at the sender's highest rate with pauses between them, so that no contender loses
+/// packets, and the sender's processor time is the cost of its frames: it never waits for a frame's
+/// time.
 #[derive(Debug)]
 struct BurstSender {
     generator: Generator,
@@ -38,7 +39,8 @@ struct BurstSender {
 impl Sender for BurstSender {
     fn send(&mut self, _bed: &Bed) -> Outcome<(u64, f64)> {
         let all_before = all_cpus_seconds()?;
-        let (mut frames, mut seconds) = (0, 0.0);
+        let mut frames = 0;
+        let mut seconds = 0.0;
         for _ in 0..self.bursts {
             let sent = self.generator.send(&[Load::new(0, BURST_FRAMES)])?;
             frames += sent.iter().map(|sent| sent.frames).sum::<u64>();
@@ -60,7 +62,8 @@ fn all_cpus_seconds() -> Outcome<f64> {
     const TICKS: f64 = 100.0; // USER_HZ, which is 100 everywhere.
     let text = fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().ok_or("/proc/stat is empty")?;
-    let ticks: Vec<f64> = line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
+    let ticks: Vec<f64> =
+        line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
     // user nice system idle iowait irq softirq; steal is not included.
     let busy = [0, 1, 2, 5, 6].iter().filter_map(|&index| ticks.get(index)).sum::<f64>();
     Ok(busy / TICKS)
@@ -81,17 +84,20 @@ struct Cost {
 pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     let bed = Bed::new()?;
     let field = Field::new(lab, RING_MIB);
-    let (bursts, rounds) = (lab.choose(run, 1, 10, 40), lab.choose(run, 1, 1, 5));
+    let bursts = lab.choose(run, 1, 10, 40);
+    let rounds = lab.choose(run, 1, 1, 5);
     let sender = || -> Outcome<BurstSender> {
         let generator = bed.generator(60)?;
         Ok(BurstSender { generator, bursts, all_cpus_seconds: 0.0 })
     };
     run.step(0.0, "frames that are dropped at once")?;
     let dropped = dropped_at_once(&bed, &mut sender()?)?;
-    let contenders: Vec<Contender> = field.recorders().into_iter().chain(field.counters()).collect();
+    let contenders: Vec<Contender> =
+        field.recorders().into_iter().chain(field.counters()).collect();
     let mut costs: Vec<Cost> = Vec::new();
     let sweep = Sweep::run(run, Share::WHOLE, &contenders, &[60.0], rounds, |contender, _| {
-        let (mut sender, mut memory) = (sender()?, (0.0, 0.0));
+        let mut sender = sender()?;
+        let mut memory = (0.0, 0.0);
         let kernel_before = kernel_mib();
         let trial = trial::run(&bed, contender, &mut sender, &mut |receiver| {
             memory = (peak_mib(receiver)?, (kernel_mib() - kernel_before).max(0.0));
@@ -100,7 +106,10 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         let packets = trial.sent as f64;
         let own = 1e9 * (trial.sender_seconds + trial.softirq_seconds) / packets;
         costs.push(Cost {
-            contender: contenders.iter().position(|other| other.name == contender.name).unwrap_or_default(),
+            contender: contenders
+                .iter()
+                .position(|other| other.name == contender.name)
+                .unwrap_or_default(),
             process_ns: 1e9 * trial.receiver_seconds / packets,
             kernel_ns: own - dropped.own_ns,
             all_cpus_ns: 1e9 * sender.all_cpus_seconds / packets - dropped.all_cpus_ns,
@@ -166,8 +175,8 @@ fn peak_mib(receiver: &Receiver) -> Outcome<f64> {
     Ok(peak.split_whitespace().next().unwrap_or_default().parse::<f64>()? / 1024.0)
 }
 
-/// Memory that the kernel has allocated page by page, in MiB, without mappings of other memory. 0 if it does not
-/// report it.
+/// Memory that the kernel has allocated page by page, in MiB, without mappings of other memory. 0
+/// if it does not report it.
 fn kernel_mib() -> f64 {
     let table = fs::read_to_string("/proc/vmallocinfo").unwrap_or_default();
     let is_memory = |line: &&str| line.contains(" pages=") && line.contains("vmalloc");
@@ -186,16 +195,23 @@ fn memory(cost: &Cost) -> [f64; 2] {
     [cost.peak_mib, cost.kernel_mib]
 }
 
-/// A bar of medians for each contender, except those that poll without a pause: they use a full CPU, which is not
-/// the cost of packets.
+/// A bar of medians for each contender, except those that poll without a pause: they use a full
+/// CPU, which is not the cost of packets.
 fn bars(sweep: &Sweep, costs: &[Cost], axis: &str, parts: Parts) -> Bars {
     let bar = |(index, contender): (usize, &Contender)| {
-        let mine: Vec<[f64; 2]> = costs.iter().filter(|cost| cost.contender == index).map(parts).collect();
-        let medians = [0, 1].map(|part| mine.iter().map(|parts| parts[part]).collect::<Figures>().median());
+        let mine: Vec<[f64; 2]> =
+            costs.iter().filter(|cost| cost.contender == index).map(parts).collect();
+        let medians =
+            [0, 1].map(|part| mine.iter().map(|parts| parts[part]).collect::<Figures>().median());
         let part = |series: usize| BarPart { series, value: medians[series], hollow: false };
         let label = rounded(medians.iter().sum());
         let says_nothing = mine.is_empty() || (contender.spins && axis.starts_with("ns"));
-        (!says_nothing).then(|| Bar { name: contender.name.clone(), label, parts: vec![part(0), part(1)] })
+
+        (!says_nothing).then(|| Bar {
+            name: contender.name.clone(),
+            label,
+            parts: vec![part(0), part(1)],
+        })
     };
     let bars = sweep.contenders.iter().enumerate().filter_map(bar).collect();
     Bars {
@@ -217,6 +233,7 @@ fn table(sweep: &Sweep, costs: &[Cost]) -> Table {
         "lost",
     ];
     let mut table = Table::new("Medians, and between what the rounds were.", &columns);
+
     for (index, contender) in sweep.contenders.iter().enumerate() {
         let of = |figure: fn(&Cost) -> f64| {
             let mine = costs.iter().filter(|cost| cost.contender == index);
@@ -226,6 +243,7 @@ fn table(sweep: &Sweep, costs: &[Cost]) -> Table {
         if trials.is_empty() {
             continue;
         }
+
         let lost = trials.iter().map(Trial::lost_percent).fold(0.0, f64::max);
         table.row([
             contender.name.clone(),

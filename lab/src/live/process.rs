@@ -20,9 +20,11 @@ use wirecap_testbed::Namespace;
 
 use super::Outcome;
 
-/// The descriptor number of a file that is passed to a program; high, so that it is not used otherwise.
+/// The descriptor number of a file that is passed to a program; high, so that it is not used
+/// otherwise.
 const FILE_FD: i32 = 199;
-/// The path of a file that is passed to a program. Not every user may read another process's files in /proc.
+/// The path of a file that is passed to a program. Not every user may read another process's files
+/// in /proc.
 pub(super) const FILE_PATH: &str = "/dev/fd/199";
 
 /// The CPUs that this process may use, in order.
@@ -63,12 +65,14 @@ impl CommandLine {
         Ok(Self::new(env::current_exe()?))
     }
 
-    /// The wirecap command: the one beside this program, or beside the directory of a test or bench, as cargo and `make
-    /// install` put it; otherwise the one in `PATH`.
+    /// The wirecap command: the one beside this program, or beside the directory of a test or
+    /// bench, as cargo and `make install` put it; otherwise the one in `PATH`.
     pub fn wirecap() -> Self {
         let this = env::current_exe().unwrap_or_default();
         let beside = this.ancestors().skip(1).take(2).map(|folder| folder.join("wirecap"));
-        Self::new(beside.into_iter().find(|path| path.is_file()).unwrap_or_else(|| "wirecap".into()))
+        Self::new(
+            beside.into_iter().find(|path| path.is_file()).unwrap_or_else(|| "wirecap".into()),
+        )
     }
 
     /// Adds these arguments, separated by spaces.
@@ -85,7 +89,10 @@ impl CommandLine {
             Some(text) => OsString::from(text.replace(from, to)),
             None => argument.clone(),
         };
-        Self { program: self.program.clone(), arguments: self.arguments.iter().map(replace).collect() }
+        Self {
+            program: self.program.clone(),
+            arguments: self.arguments.iter().map(replace).collect(),
+        }
     }
 
     /// With the same arguments, another program: an earlier build.
@@ -154,32 +161,41 @@ impl CommandLine {
         command
     }
 
-    /// Starts it as a process that ends with the calling *thread* at the latest, and has `file` as [`FILE_FD`].
+    /// Starts it as a process that ends with the calling *thread* at the latest, and has `file` as
+    /// [`FILE_FD`].
     fn spawn(&self, file: Option<&OwnedFd>) -> io::Result<Child> {
         let parent = getpid();
         let file = file.map(AsRawFd::as_raw_fd);
+
         let prepare = move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
+
             // The parent may have died before this request.
             if getppid() != Some(parent) {
                 return Err(io::ErrorKind::NotConnected.into());
             }
+
             match file {
                 // SAFETY: no memory is involved, and no other code in the child has the number.
-                Some(file) if unsafe { libc::dup2(file, FILE_FD) } < 0 => Err(io::Error::last_os_error()),
+                Some(file) if unsafe { libc::dup2(file, FILE_FD) } < 0 => {
+                    Err(io::Error::last_os_error())
+                }
                 _ => Ok(()),
             }
         };
         let mut command = self.to_command();
+
         // A separate process group: Ctrl-C is for this program, which ends the others in order.
         command.process_group(0);
+
         // SAFETY: between fork and exec it does three system calls and neither allocates nor locks.
         unsafe { command.pre_exec(prepare) };
         command.spawn()
     }
 }
 
-/// The directories of programs: `PATH`, and those of administrators' tools, which are not in every user's `PATH`.
+/// The directories of programs: `PATH`, and those of administrators' tools, which are not in every
+/// user's `PATH`.
 fn search_path() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)).collect()
@@ -201,21 +217,25 @@ pub(super) struct Spawner {
 }
 
 impl Spawner {
-    /// The kernel ties the life of a process to the *thread* that started it, so this thread exists as long as they
-    /// must run.
+    /// The kernel ties the life of a process to the *thread* that started it, so this thread exists
+    /// as long as they must run.
     pub(super) fn in_namespace(namespace: &Namespace) -> io::Result<Self> {
         let (requests, to_do) = mpsc::channel::<Request>();
         let namespace = namespace.clone();
         thread::Builder::new().name("spawner".to_owned()).spawn(move || {
             let ready = namespace.enter().map_err(Into::into).and_then(|()| pin_to_last_cpu());
             let ready = ready.map_err(|error| error.to_string());
+
             for (command, file, answer) in to_do {
                 let started = ready.clone().map_err(Into::into).and_then(|()| {
-                    command.spawn(file.as_ref()).map_err(|error| format!("{command}: {error}").into())
+                    command
+                        .spawn(file.as_ref())
+                        .map_err(|error| format!("{command}: {error}").into())
                 });
                 let _asker_is_gone = answer.send(started);
             }
         })?;
+
         Ok(Self { requests })
     }
 

@@ -1,7 +1,8 @@
-//! Receivers: hand-written programs on AF_XDP, AF_PACKET and libpcap, and the same with wirecap's library.
+//! Receivers: hand-written programs on AF_XDP, AF_PACKET and libpcap, and the same with wirecap's
+//! library.
 //!
-//! Each is a separate process, prints `capturing` when it is ready, and ends at SIGINT with one JSON object with
-//! the field names of the ledger. `wirecap-lab program NAME` runs one.
+//! Each is a separate process, prints `capturing` when it is ready, and ends at SIGINT with one
+//! JSON object with the field names of the ledger. `wirecap-lab program NAME` runs one.
 
 pub mod bare;
 pub mod group;
@@ -125,19 +126,25 @@ fn on_threads<R: Send>(
     receive: impl Fn(R, Handler, &AtomicBool) -> Outcome<Count> + Sync,
 ) -> Outcome<Count> {
     let stopped = interruption()?;
-    let receivers: Vec<_> = receivers.into_iter().map(|receiver| (receiver, handler.of_thread())).collect();
+    let receivers: Vec<_> =
+        receivers.into_iter().map(|receiver| (receiver, handler.of_thread())).collect();
     eprintln!("capturing {interface}");
+
     let counts = std::thread::scope(|scope| {
         let start = |(receiver, handler)| {
-            let (stopped, receive) = (&stopped, &receive);
+            let stopped = &stopped;
+            let receive = &receive;
             scope.spawn(move || {
                 // If one fails, the others end.
-                receive(receiver, handler, stopped).inspect_err(|_| stopped.store(true, Ordering::Relaxed))
+                receive(receiver, handler, stopped)
+                    .inspect_err(|_| stopped.store(true, Ordering::Relaxed))
             })
         };
         let threads: Vec<_> = receivers.into_iter().map(start).collect();
-        let join =
-            |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("receiving does not panic");
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().expect("receiving does not panic")
+        };
+
         threads.into_iter().map(join).collect::<Outcome<Vec<Count>>>()
     })?;
     Ok(counts.into_iter().fold(Count::default(), Count::add))

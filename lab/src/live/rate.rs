@@ -65,15 +65,17 @@ fn top_rate(bed: &Bed, field: &Field, extent: Extent, frame_bytes: u16) -> Outco
 
 /// Loss against offered rate.
 pub(super) fn rates(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
-    let (bed, extent) = (Bed::new()?, Extent::of(lab, run));
+    let bed = Bed::new()?;
+    let extent = Extent::of(lab, run);
     let field = Field::new(lab, RING_MIB);
     run.step(0.0, "the sender's highest rate")?;
     let top = top_rate(&bed, &field, extent, SHORTEST)?;
     let shares: &[f64] =
         lab.choose(run, &[0.1][..], &[0.25, 0.5, 1.0], &[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0]);
     let places: Vec<f64> = shares.iter().map(|share| share * top).collect();
-    let trial =
-        |contender: &Contender, rate: f64| try_at(&bed, contender, extent, SHORTEST, rate, rate < top);
+    let trial = |contender: &Contender, rate: f64| {
+        try_at(&bed, contender, extent, SHORTEST, rate, rate < top)
+    };
     let what = "Frames of 60 bytes at a constant rate, up to the sender's highest, to programs that record into a file \
                 in memory, and to programs that count. Points are placed at the rate that was actually sent: on a veth \
                 the kernel receives on the sender's CPU, so a more expensive receive path slows the sender.";
@@ -99,7 +101,8 @@ pub(super) fn rates(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         let axis = Axis::linear("million packets/s sent");
         let chart = sweep.loss_chart(axis, |_, trial| trial.per_second() / 1e6);
         findings = findings.with_lines(name, caption, &chart);
-        findings.headline += &headline("Packets of 60 bytes", name, &sweep.own_losses("packets/s requested"));
+        findings.headline +=
+            &headline("Packets of 60 bytes", name, &sweep.own_losses("packets/s requested"));
         sweep.account(&mut findings, name, "packets/s asked for");
     }
     Ok(findings)
@@ -112,14 +115,17 @@ fn headline(load: &str, name: &str, losses: &str) -> String {
 
 /// Loss against packet length.
 pub(super) fn lengths(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
-    let (bed, extent) = (Bed::new()?, Extent::of(lab, run));
+    let bed = Bed::new()?;
+    let extent = Extent::of(lab, run);
     let field = Field::new(lab, RING_MIB);
     let lengths: &[f64] =
         lab.choose(run, &[60.0][..], &[60.0, 1514.0], &[60.0, 128.0, 256.0, 512.0, 1024.0, 1514.0]);
+
     run.step(0.0, "the sender's highest rate")?;
     let top = top_rate(&bed, &field, extent, SHORTEST)?;
-    let trial =
-        |contender: &Contender, length: f64| try_at(&bed, contender, extent, length as u16, top, false);
+    let trial = |contender: &Contender, length: f64| {
+        try_at(&bed, contender, extent, length as u16, top, false)
+    };
     let what = "Frames of one length, at the sender's highest rate: the share lost, and the rate of packets that arrived.";
     let mut findings = Findings { what: what.to_owned(), ..Findings::default() };
     findings.settings = vec![
@@ -127,6 +133,7 @@ pub(super) fn lengths(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         ("memory for packets".to_owned(), format!("{RING_MIB} MiB each")),
         ("rounds".to_owned(), extent.rounds.to_string()),
     ];
+
     let groups = [
         ("recording", "Programs that record", field.recorders(), Share { from: 0.0, to: 0.5 }),
         ("counting", "Programs that count", field.counters(), Share { from: 0.5, to: 1.0 }),
@@ -135,12 +142,17 @@ pub(super) fn lengths(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         let sweep = Sweep::run(run, share, &contenders, lengths, extent.rounds, trial)?;
         let chart = sweep.loss_chart(Axis::linear("bytes"), |length, _| length);
         findings = findings.with_lines(name, format!("{who}: what is lost."), &chart);
-        findings.headline += &headline("As fast as the sender can", name, &sweep.own_losses("bytes"));
+        findings.headline +=
+            &headline("As fast as the sender can", name, &sweep.own_losses("bytes"));
+
         let mut chart = chart;
         chart.y = Axis::linear("million packets/s received");
-        chart.curves = sweep.curves(|length, _| length, |trial| trial.delivered as f64 / trial.seconds / 1e6);
-        findings = findings.with_lines(&format!("{name}-rate"), format!("{who}: what arrives."), &chart);
+        chart.curves =
+            sweep.curves(|length, _| length, |trial| trial.delivered as f64 / trial.seconds / 1e6);
+        findings =
+            findings.with_lines(&format!("{name}-rate"), format!("{who}: what arrives."), &chart);
         sweep.account(&mut findings, name, "bytes");
     }
+
     Ok(findings)
 }

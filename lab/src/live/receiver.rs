@@ -43,8 +43,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts a command in the namespace, on the last CPU, and waits until it prints a line that contains `ready`;
-    /// if `ready` is empty, for half a second.
+    /// Starts a command in the namespace, on the last CPU, and waits until it prints a line that
+    /// contains `ready`; if `ready` is empty, for half a second.
     ///
     /// # Errors
     ///
@@ -57,9 +57,11 @@ impl Receiver {
 
     /// Reads the process's output, and returns when a line contains `ready`.
     pub(super) fn watch(mut child: Child, command: &CommandLine, ready: &str) -> Outcome<Self> {
-        let (stdout, stderr) = (child.stdout.take().ok_or("piped")?, child.stderr.take().ok_or("piped")?);
+        let stdout = child.stdout.take().ok_or("piped")?;
+        let stderr = child.stderr.take().ok_or("piped")?;
         let (sender, log) = mpsc::channel();
         let also = sender.clone();
+
         thread::spawn(move || lines(stderr, |line| drop(sender.send(line))));
         let output = thread::spawn(move || {
             let mut text = String::new();
@@ -70,6 +72,7 @@ impl Receiver {
             });
             text
         });
+
         let receiver = Self {
             child: Process(child),
             command: command.to_string(),
@@ -78,17 +81,22 @@ impl Receiver {
             started: Instant::now(),
             _spawner: None,
         };
+
         if ready.is_empty() {
             thread::sleep(Duration::from_millis(500));
             return Ok(receiver);
         }
+
         let mut said = Vec::new();
+
         loop {
             match receiver.log.recv_timeout(PATIENCE) {
                 Ok(line) if line.contains(ready) => return Ok(receiver),
                 Ok(line) => said.push(line),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    return Err(format!("it did not say {ready:?} but: {}", complaint(&said)).into());
+                    return Err(
+                        format!("it did not say {ready:?} but: {}", complaint(&said)).into()
+                    );
                 }
             }
         }
@@ -108,8 +116,9 @@ impl Receiver {
         Ok(cpu_times(&self.id().to_string())?.into_values().sum())
     }
 
-    /// The processor time that the process uses in 50 ms before frames are sent: a program that polls its ring
-    /// every few microseconds is never idle. The minimum of several steps, because it may still be opening.
+    /// The processor time that the process uses in 50 ms before frames are sent: a program that
+    /// polls its ring every few microseconds is never idle. The minimum of several steps, because
+    /// it may still be opening.
     ///
     /// # Errors
     ///
@@ -127,8 +136,8 @@ impl Receiver {
         Ok(least)
     }
 
-    /// Waits until the process has used hardly more processor time than when it was `idle`, for the time `calm`
-    /// without interruption.
+    /// Waits until the process has used hardly more processor time than when it was `idle`, for the
+    /// time `calm` without interruption.
     ///
     /// # Errors
     ///
@@ -137,6 +146,7 @@ impl Receiver {
         let calm_is_below = idle * 3 / 2 + STEP / 20;
         let mut last = self.cpu_time()?.ran;
         let mut calm_since = Instant::now();
+
         while calm_since.elapsed() < calm && self.started.elapsed() < PATIENCE {
             thread::sleep(STEP.min(calm));
             let ran = self.cpu_time()?.ran;
@@ -146,6 +156,7 @@ impl Receiver {
             }
             last = ran;
         }
+
         Ok(())
     }
 
@@ -186,12 +197,15 @@ impl Receiver {
                 None => thread::sleep(Duration::from_millis(5)),
             }
         };
+
         let errors: Vec<String> = self.log.iter().collect();
         let output = self.output.join().map_err(|_| "reading the output")?;
+
         // wirecap ends with status 3 if packets were lost, which is the measured quantity.
         if !status.success() && status.code() != Some(3) {
             return Err(format!("{} ended with {status}: {errors:?}", self.command).into());
         }
+
         Ok(Finished { output, errors: errors.join("\n") })
     }
 }
@@ -200,7 +214,8 @@ impl Receiver {
 fn complaint(said: &[String]) -> String {
     const SIGNS: [&str; 5] = ["rror", "FATAL", "annot", "not ", "denied"];
     let complains = |line: &&String| SIGNS.iter().any(|sign| line.contains(sign));
-    let mut lines: Vec<&str> = said.iter().filter(complains).take(3).map(|line| line.trim()).collect();
+    let mut lines: Vec<&str> =
+        said.iter().filter(complains).take(3).map(|line| line.trim()).collect();
     if lines.is_empty() {
         lines.extend(said.last().map(String::as_str));
     }
@@ -231,7 +246,10 @@ impl Finished {
     /// When there is none.
     pub fn ledger(&self, pointer: &str) -> Outcome<u64> {
         let json: serde_json::Value = serde_json::from_str(&self.output)?;
-        Ok(json.pointer(pointer).and_then(serde_json::Value::as_u64).ok_or_else(|| pointer.to_owned())?)
+        Ok(json
+            .pointer(pointer)
+            .and_then(serde_json::Value::as_u64)
+            .ok_or_else(|| pointer.to_owned())?)
     }
 
     /// The order of packets that a receiver of the lab reports, if requested.
@@ -247,7 +265,8 @@ mod tests {
 
     #[test]
     fn only_the_error_of_a_usage_text_is_kept() {
-        let said = ["usage: sniff [-i DEV]", "sniff: cannot open a1", "  -h  this help"].map(str::to_owned);
+        let said = ["usage: sniff [-i DEV]", "sniff: cannot open a1", "  -h  this help"]
+            .map(str::to_owned);
         assert_eq!(complaint(&said), "sniff: cannot open a1");
         assert_eq!(complaint(&["bye".to_owned()]), "bye");
         assert_eq!(complaint(&[]), "");

@@ -1,9 +1,10 @@
-//! The contenders of each experiment, all with the same memory and the settings that their manuals recommend.
+//! The contenders of each experiment, all with the same memory and the settings that their manuals
+//! recommend.
 
 use super::Lab;
 use super::contender::{
-    Books, Contender, FILE, lost_by_dpdk_dumpcap, lost_by_dumpcap, lost_by_netsniff, lost_by_tcpdump,
-    lost_by_testpmd,
+    Books, Contender, FILE, lost_by_dpdk_dumpcap, lost_by_dumpcap, lost_by_netsniff,
+    lost_by_tcpdump, lost_by_testpmd,
 };
 use super::process::CommandLine;
 
@@ -24,8 +25,14 @@ pub fn versions() -> Vec<(String, String)> {
         ("netsniff-ng", "--version"),
         ("dpdk-dumpcap", "--version"),
     ];
-    let libpcap = super::programs::libpcap::version().ok().map(|version| ("libpcap".to_owned(), version));
-    programs.into_iter().filter_map(|(program, argument)| ask(program, argument)).chain(libpcap).collect()
+    let libpcap =
+        super::programs::libpcap::version().ok().map(|version| ("libpcap".to_owned(), version));
+
+    programs
+        .into_iter()
+        .filter_map(|(program, argument)| ask(program, argument))
+        .chain(libpcap)
+        .collect()
 }
 
 /// The contenders of a wirecap command.
@@ -58,7 +65,8 @@ impl Field {
 
     fn ours(&self, name: &str, arguments: &str) -> Contender {
         let chunks = self.cells() / 256;
-        let command = self.wirecap.clone().with(arguments).with(&format!("-i a1 -M 256 -R {chunks} --json"));
+        let command =
+            self.wirecap.clone().with(arguments).with(&format!("-i a1 -M 256 -R {chunks} --json"));
         Contender::ours(name, command, Books::Ledger)
     }
 
@@ -70,7 +78,10 @@ impl Field {
 
     /// Contenders that write all packets to a file.
     pub fn recorders(&self) -> Vec<Contender> {
-        let (mib, kib, chunks) = (self.ring_mib, self.ring_mib * 1024, self.cells() / 256);
+        let mib = self.ring_mib;
+        let kib = self.ring_mib * 1024;
+        let chunks = self.cells() / 256;
+
         let ours = |name, engine| {
             let arguments = format!(
                 "capture --engine {engine} -i a1 -M 256 -R {chunks} --format pcap --json --force -w {FILE}"
@@ -79,7 +90,8 @@ impl Field {
             Contender::ours(name, command, Books::FileAndLedger)
         };
         let rival = |name, arguments: &str, ready, lost| {
-            Contender::new(name, CommandLine::new(name).with(arguments), ready, Books::File(lost)).passing()
+            Contender::new(name, CommandLine::new(name).with(arguments), ready, Books::File(lost))
+                .passing()
         };
         vec![
             ours("wirecap capture, xdp", "xdp"),
@@ -97,7 +109,9 @@ impl Field {
                 .from_package("wireshark-common"),
             rival(
                 "netsniff-ng",
-                &format!("--in a1 --silent --ring-size {mib}MiB -T 0xa1b23c4d --notouch-irq --out {FILE}"),
+                &format!(
+                    "--in a1 --silent --ring-size {mib}MiB -T 0xa1b23c4d --notouch-irq --out {FILE}"
+                ),
                 "Running",
                 lost_by_netsniff,
             )
@@ -110,7 +124,8 @@ impl Field {
 
     /// Contenders that read all packets and count them.
     pub fn counters(&self) -> Vec<Contender> {
-        let (mib, cells) = (self.ring_mib, self.cells());
+        let mib = self.ring_mib;
+        let cells = self.cells();
         vec![
             self.ours("wirecap count, xdp", "count --engine xdp"),
             self.ours("wirecap count, packet", "count --engine packet").passing(),
@@ -123,13 +138,17 @@ impl Field {
 
     /// Contenders with the handler, on one ring: with `-x TIMES` or `--cost NANOSECONDS`.
     pub fn handlers(&self, handler: &str) -> Vec<Contender> {
-        let (mib, cells) = (self.ring_mib, self.cells());
+        let mib = self.ring_mib;
+        let cells = self.cells();
         vec![
             self.ours("wirecap handle, xdp", &format!("handle --engine xdp {handler}")),
-            self.ours("wirecap handle, packet", &format!("handle --engine packet {handler}")).passing(),
+            self.ours("wirecap handle, packet", &format!("handle --engine packet {handler}"))
+                .passing(),
             self.program("bare AF_XDP loop", &format!("bare --cells {cells} {handler}")),
-            self.program("bare AF_PACKET loop", &format!("ring --buffer {mib} {handler}")).passing(),
-            self.program("libpcap pkt_handler", &format!("libpcap --buffer {mib} {handler}")).passing(),
+            self.program("bare AF_PACKET loop", &format!("ring --buffer {mib} {handler}"))
+                .passing(),
+            self.program("libpcap pkt_handler", &format!("libpcap --buffer {mib} {handler}"))
+                .passing(),
         ]
     }
 
@@ -141,18 +160,20 @@ impl Field {
             let arguments = format!("count --engine {engine} -i a1 -M 256 -R {chunks} --json");
             Contender::ours(name, self.wirecap.clone().with(&arguments), Books::Ledger)
         };
+
         let cells = format!("wirecap xdp, cells of {} KiB", cell_bytes / 1024);
         vec![
             count(&cells, "xdp", cell_bytes),
             // A block has the memory of M cells of 2 KiB.
             count("wirecap packet", "packet", CELL_BYTES).passing(),
             self.program("libpcap, TPACKET_V3", &format!("libpcap --buffer {mib}")).passing(),
-            self.program("libpcap, TPACKET_V2", &format!("libpcap --buffer {mib} --immediate")).passing(),
+            self.program("libpcap, TPACKET_V2", &format!("libpcap --buffer {mib} --immediate"))
+                .passing(),
         ]
     }
 
-    /// A buddy group with a worker per ring and chunks of this many packets, in advanced mode if T is given, in
-    /// percent.
+    /// A buddy group with a worker per ring and chunks of this many packets, in advanced mode if T
+    /// is given, in percent.
     pub fn group(
         &self,
         name: &str,
@@ -161,30 +182,40 @@ impl Field {
         threshold: Option<f64>,
         handler: &str,
     ) -> Contender {
-        let (rings, chunks) = (self.rings, self.cells() / chunk);
+        let rings = self.rings;
+        let chunks = self.cells() / chunk;
         let mode = threshold.map(|percent| format!("-T {percent}")).unwrap_or_default();
-        let arguments =
-            format!("group --engine {engine} {mode} --workers {rings} -M {chunk} -R {chunks} {handler}");
+        let arguments = format!(
+            "group --engine {engine} {mode} --workers {rings} -M {chunk} -R {chunks} {handler}"
+        );
         let contender = self.program(name, &arguments);
         Contender { is_ours: true, passing: engine == "packet", ..contender }
     }
 
-    /// Contenders with the handler on several rings, each with a thread per ring. All report the order in which they
-    /// processed the packets of each flow.
+    /// Contenders with the handler on several rings, each with a thread per ring. All report the
+    /// order in which they processed the packets of each flow.
     pub fn multi_handlers(&self, cost_ns: u64) -> Vec<Contender> {
         const M: u32 = 64;
         const T: Option<f64> = Some(60.0);
-        let (rings, mib, cells) = (self.rings, self.ring_mib, self.cells());
+
+        let rings = self.rings;
+        let mib = self.ring_mib;
+        let cells = self.cells();
         let handler = &format!("--cost {cost_ns} --order");
         let spreading = |contender| Contender { spreads: true, ..contender };
+
         let fanout = |name: &str, program, fanout| {
-            let arguments = format!("{program} --threads {rings} --fanout {fanout} --buffer {mib} {handler}");
+            let arguments =
+                format!("{program} --threads {rings} --fanout {fanout} --buffer {mib} {handler}");
             self.program(name, &arguments).passing()
         };
         vec![
             self.group("wirecap, advanced, xdp", "xdp", M, T, handler),
             self.group("wirecap, basic, xdp", "xdp", M, None, handler),
-            self.program("bare AF_XDP loops", &format!("bare --queues {rings} --cells {cells} {handler}")),
+            self.program(
+                "bare AF_XDP loops",
+                &format!("bare --queues {rings} --cells {cells} {handler}"),
+            ),
             self.group("wirecap, advanced, packet", "packet", M, T, handler),
             fanout("libpcap multi_pkt_handler, hash", "libpcap", "hash"),
             fanout("AF_PACKET fanout, hash", "ring", "hash"),
@@ -212,7 +243,8 @@ impl Field {
     }
 
     fn testpmd_command(&self, memory: &str, mode: &str) -> CommandLine {
-        let cpu = super::process::allowed_cpus().ok().and_then(|cpus| cpus.last().copied()).unwrap_or(0);
+        let cpu =
+            super::process::allowed_cpus().ok().and_then(|cpus| cpus.last().copied()).unwrap_or(0);
         // Line-buffered, so that its ready message is visible; one CPU serves both required lcores.
         CommandLine::new("stdbuf").with("-oL dpdk-testpmd").with(memory).with(&format!(
             "--no-pci --lcores=0@{cpu},1@{cpu} --vdev=net_af_packet0,iface=a1,qpairs=1,framesz={CELL_BYTES},framecnt={} \
@@ -221,9 +253,11 @@ impl Field {
         ))
     }
 
-    /// DPDK's recorder, which taps a testpmd. Two DPDK processes can share memory only on huge pages.
+    /// DPDK's recorder, which taps a testpmd. Two DPDK processes can share memory only on huge
+    /// pages.
     fn dpdk_dumpcap(&self) -> Contender {
-        let primary = self.testpmd_command("-m 256 --file-prefix=wirecap-lab", "-- --forward-mode=rxonly");
+        let primary =
+            self.testpmd_command("-m 256 --file-prefix=wirecap-lab", "-- --forward-mode=rxonly");
         let arguments = format!("--file-prefix=wirecap-lab -P -i 0 -w {FILE}");
         let command = CommandLine::new("dpdk-dumpcap").with(&arguments);
         let books = Books::File(lost_by_dpdk_dumpcap);
@@ -250,7 +284,8 @@ fn lacks_huge_pages() -> Option<String> {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
-    let (free, page_kib) = (number("HugePages_Free").unwrap_or(0), number("Hugepagesize").unwrap_or(2048));
+    let free = number("HugePages_Free").unwrap_or(0);
+    let page_kib = number("Hugepagesize").unwrap_or(2048);
     let wanted = DPDK_KIB.div_ceil(page_kib);
     (free < wanted).then(|| {
         format!(

@@ -1,5 +1,5 @@
-//! Packets kept per MiB of memory, by packet length. The receiver is stopped while more packets arrive than its memory can
-//! keep; the packets that it finds afterwards are counted.
+//! Packets kept per MiB of memory, by packet length. The receiver is stopped while more packets
+//! arrive than its memory can keep; the packets that it finds afterwards are counted.
 
 use std::fs;
 use std::thread;
@@ -32,8 +32,16 @@ struct Scene {
 }
 
 const SCENES: [Scene; 2] = [
-    Scene { mtu_bytes: 1500, cell_bytes: 2048, lengths: &[60.0, 128.0, 256.0, 512.0, 1024.0, 1514.0] },
-    Scene { mtu_bytes: 9000, cell_bytes: 4096, lengths: &[60.0, 512.0, 1514.0, 3000.0, 6000.0, 9014.0] },
+    Scene {
+        mtu_bytes: 1500,
+        cell_bytes: 2048,
+        lengths: &[60.0, 128.0, 256.0, 512.0, 1024.0, 1514.0],
+    },
+    Scene {
+        mtu_bytes: 9000,
+        cell_bytes: 4096,
+        lengths: &[60.0, 512.0, 1514.0, 3000.0, 6000.0, 9014.0],
+    },
 ];
 
 impl Scene {
@@ -67,7 +75,8 @@ struct LongSender {
 
 impl LongSender {
     fn new(bed: &Bed, frame_bytes: u16, frames: u64) -> Self {
-        let traffic = Traffic { sizes: Sizes::fixed(frame_bytes), ..Traffic::to(&bed.pair.receiver) };
+        let traffic =
+            Traffic { sizes: Sizes::fixed(frame_bytes), ..Traffic::to(&bed.pair.receiver) };
         Self { frame: traffic.frame(Stamp { queue: 0, sequence: 0 }), frames }
     }
 
@@ -94,7 +103,8 @@ impl Sender for LongSender {
     }
 }
 
-/// The memory of the process's packet rings, in MiB: mappings of sockets. libpcap and the kernel round what is requested.
+/// The memory of the process's packet rings, in MiB: mappings of sockets. libpcap and the kernel
+/// round what is requested.
 fn socket_mib(receiver: &Receiver) -> Outcome<f64> {
     let maps = fs::read_to_string(format!("/proc/{}/maps", receiver.id()))?;
     let mib = socket_bytes(&maps) as f64 / f64::from(1 << 20);
@@ -111,10 +121,20 @@ fn socket_bytes(maps: &str) -> u64 {
 }
 
 /// The packets that a contender keeps.
-fn kept(bed: &Bed, scene: Scene, contender: &Contender, frame_bytes: f64, mib: &mut f64) -> Outcome<Trial> {
-    let (frames, length) = (Scene::frames(frame_bytes), frame_bytes as u16);
+fn kept(
+    bed: &Bed,
+    scene: Scene,
+    contender: &Contender,
+    frame_bytes: f64,
+    mib: &mut f64,
+) -> Outcome<Trial> {
+    let frames = Scene::frames(frame_bytes);
+    let length = frame_bytes as u16;
+
     let mut sender: Box<dyn Sender> = match scene.is_short() {
-        true => Box::new(KernelSender { generator: bed.generator(length)?, frames, per_second: None }),
+        true => {
+            Box::new(KernelSender { generator: bed.generator(length)?, frames, per_second: None })
+        }
         false => Box::new(LongSender::new(bed, length, frames)),
     };
     let trial = trial::run_stopped(bed, contender, &mut *sender, &mut |receiver| {
@@ -141,12 +161,21 @@ impl Kept {
     fn measure(lab: &Lab, run: &Run<'_>, share: Share, scene: Scene) -> Result<Self, RunError> {
         let bed = Bed::with_mtu(scene.mtu_bytes)?;
         let contenders = Field::new(lab, RING_MIB).keepers(scene.cell_bytes);
-        let lengths =
-            lab.choose(run, &scene.lengths[scene.lengths.len() - 1..], scene.lengths, scene.lengths);
+
+        let lengths = lab.choose(
+            run,
+            &scene.lengths[scene.lengths.len() - 1..],
+            scene.lengths,
+            scene.lengths,
+        );
         let rounds = lab.choose(run, 1, 1, 3);
         let mut mib = vec![0.0; contenders.len()];
+
         let sweep = Sweep::run(run, share, &contenders, lengths, rounds, |contender, length| {
-            let index = contenders.iter().position(|other| other.name == contender.name).unwrap_or_default();
+            let index = contenders
+                .iter()
+                .position(|other| other.name == contender.name)
+                .unwrap_or_default();
             kept(&bed, scene, contender, length, &mut mib[index])
         })?;
         Ok(Self { scene, sweep, mib })
@@ -156,7 +185,8 @@ impl Kept {
     fn curves(&self) -> Vec<Curve> {
         let mut curves = self.sweep.curves(|length, _| length, |trial| trial.delivered as f64);
         for curve in &mut curves {
-            let index = self.sweep.contenders.iter().position(|contender| contender.name == curve.name);
+            let index =
+                self.sweep.contenders.iter().position(|contender| contender.name == curve.name);
             let mib = self.mib[index.unwrap_or_default()];
             for Point { y, spread, .. } in &mut curve.points {
                 *y /= mib;
@@ -176,10 +206,13 @@ impl Kept {
         };
         let found: Vec<String> = ours().filter(|point| point.round == 0).map(found).collect();
         let name = &self.sweep.contenders[index].name;
+
         let expected = format!(
             "{} cells, {} of {} bytes",
             grouped(self.scene.cells().into()),
-            grouped(self.scene.kept_in_cells(9014.0_f64.min(f64::from(self.scene.mtu_bytes) + 14.0))),
+            grouped(
+                self.scene.kept_in_cells(9014.0_f64.min(f64::from(self.scene.mtu_bytes) + 14.0))
+            ),
             grouped(u64::from(self.scene.mtu_bytes) + 14),
         );
         Some(Claim::holds(format!("{name}: packets kept"), expected, holds, found.join(", ")))
@@ -190,7 +223,8 @@ impl Kept {
 pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     let halves = [Share { from: 0.0, to: 0.5 }, Share { from: 0.5, to: 1.0 }];
     let [short, long] = [0, 1].map(|index| Kept::measure(lab, run, halves[index], SCENES[index]));
-    let (short, long) = (short?, long?);
+    let short = short?;
+    let long = long?;
     let what = format!(
         "Packets of one length to receivers that are stopped (SIGSTOP), as fast as the sender can, until their {RING_MIB} MiB \
          are full; then they continue, and what they have is counted. MTU 1,500 for packets of up to 1,514 bytes, MTU 9,000 \
@@ -223,10 +257,11 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     Ok(findings)
 }
 
-/// The curves of both MTUs. Receivers that do not depend on the MTU have one curve: the points above `longest` are from
-/// the second list.
+/// The curves of both MTUs. Receivers that do not depend on the MTU have one curve: the points
+/// above `longest` are from the second list.
 fn joined(short: Vec<Curve>, long: Vec<Curve>, longest: f64) -> Vec<Curve> {
     let mut curves = short;
+
     for mut other in long {
         match curves.iter_mut().find(|curve| curve.name == other.name) {
             Some(curve) if !depends_on_mtu(&curve.name) => {
@@ -249,7 +284,11 @@ fn memory(kept: [&Kept; 2]) -> Table {
     let mut table = Table::new("Memory of the rings.", &["receiver", "MTU", "MiB"]);
     for Kept { scene, sweep, mib } in kept {
         for (contender, mib) in sweep.contenders.iter().zip(mib) {
-            table.row([contender.name.clone(), grouped(scene.mtu_bytes.into()), format!("{mib:.1}")]);
+            table.row([
+                contender.name.clone(),
+                grouped(scene.mtu_bytes.into()),
+                format!("{mib:.1}"),
+            ]);
         }
     }
     table
@@ -282,7 +321,11 @@ mod tests {
     #[test]
     fn a_receiver_that_packs_packets_has_one_curve_for_both_mtus() {
         let curve = |name: &str, points: &[(f64, f64)]| Curve::new(name, points.iter().copied());
-        let short = vec![curve("packs", &[(60.0, 9.0), (1514.0, 5.0)]), curve("TPACKET_V2", &[(60.0, 3.0)])];
+        let short = vec![
+            curve("packs", &[(60.0, 9.0), (1514.0, 5.0)]),
+            curve("TPACKET_V2", &[(60.0, 3.0)]),
+        ];
+
         let long = vec![
             curve("packs", &[(60.0, 8.0), (3000.0, 2.0)]),
             curve("TPACKET_V2", &[(60.0, 1.0)]),
@@ -291,6 +334,7 @@ mod tests {
         let joined = joined(short, long, 1514.0);
         let names: Vec<&str> = joined.iter().map(|curve| &*curve.name).collect();
         assert_eq!(names, ["packs", "TPACKET_V2", "TPACKET_V2, MTU 9,000", "cells of 4 KiB"]);
+
         let points: Vec<f64> = joined[0].points.iter().map(|point| point.x).collect();
         assert_eq!(points, [60.0, 1514.0, 3000.0]);
     }

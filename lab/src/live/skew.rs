@@ -1,5 +1,6 @@
-//! Skew: one of several queues gets more than its worker can process, while the whole group can process the load. Measures
-//! the loss of each way of sharing load, the order of flows, and the cost.
+//! Skew: one of several queues gets more than its worker can process, while the whole group can
+//! process the load. Measures the loss of each way of sharing load, the order of flows, and the
+//! cost.
 
 use std::time::Duration;
 
@@ -23,10 +24,11 @@ const RING_MIB: u32 = 16;
 const LOAD: f64 = 0.9;
 /// Maximum load of the hot queue, as a multiple of its worker's capacity.
 const HOT_MAX: f64 = 2.0;
-/// Flows of each queue. An odd number: otherwise flows in turn would always get the same thread if packets go to threads
-/// in turn.
+/// Flows of each queue. An odd number: otherwise flows in turn would always get the same thread if
+/// packets go to threads in turn.
 const FLOWS: usize = 7;
-/// Near the capacity of a cell, so that the same memory holds about as many packets for all contenders.
+/// Near the capacity of a cell, so that the same memory holds about as many packets for all
+/// contenders.
 const LONG_FRAME_BYTES: u16 = 1514;
 /// Above this rate, frames are made in the kernel instead of by system calls, and copied twice.
 const SHORT_FRAME_BYTES: u16 = 60;
@@ -34,8 +36,8 @@ const USER_SPACE_RATE_MAX: f64 = 200_000.0;
 /// The share of the other queues for which a thread per queue must lose a fifth.
 const TELLING: f64 = 0.2;
 
-/// Queues with workers of one speed. The shares of the sweep are the loads of all queues except the first, as shares of
-/// their workers' capacity.
+/// Queues with workers of one speed. The shares of the sweep are the loads of all queues except the
+/// first, as shares of their workers' capacity.
 #[derive(Debug, Clone, Copy)]
 struct Scene {
     queues: u32,
@@ -129,7 +131,8 @@ struct Played {
 impl Played {
     /// Every contender at every share.
     fn play(lab: &Lab, run: &Run<'_>, share: Share, scene: Scene) -> Result<Self, RunError> {
-        let places: &[f64] = lab.choose(run, &[TELLING][..], &[TELLING, 0.6], &[0.0, TELLING, 0.4, 0.6]);
+        let places: &[f64] =
+            lab.choose(run, &[TELLING][..], &[TELLING, 0.6], &[0.0, TELLING, 0.4, 0.6]);
         let stage = Stage::new(scene.queues, lab.seconds(run))?;
         let field = Field::new(lab, RING_MIB).rings(scene.queues);
         let contenders = field.multi_handlers(scene.cost_ns);
@@ -143,9 +146,11 @@ impl Played {
 
     /// Adds its chart, table, claims and accounts.
     fn tell(&self, mut findings: Findings) -> Findings {
-        let (name, words) = (self.scene.name(), self.scene.words());
+        let name = self.scene.name();
+        let words = self.scene.words();
         let axis = Axis::percent("what the other queues get, of what a worker can process", 60.0);
-        let curves = self.sweep.curves(|buddies, _| buddies * 100.0, Trial::lost_behind_interface_percent);
+        let curves =
+            self.sweep.curves(|buddies, _| buddies * 100.0, Trial::lost_behind_interface_percent);
         let chart = sweep::loss_chart(axis, curves);
         findings = findings.with_lines(&name, format!("{words}: what is lost."), &chart);
         findings = findings.with_table(&format!("{name}-table"), self.table());
@@ -167,20 +172,25 @@ impl Played {
         ];
         let caption = format!("{}: loss, order and processor time.", self.scene.words());
         let mut table = Table::new(caption, &columns);
+
         for &(place, dropped_ns) in &self.dropped_ns {
             for (index, contender) in self.sweep.contenders.iter().enumerate() {
                 let trials = self.sweep.at(index, place);
                 if trials.is_empty() {
                     continue;
                 }
-                let median =
-                    |figure: &dyn Fn(&Trial) -> f64| trials.iter().map(figure).collect::<Figures>().median();
+
+                let median = |figure: &dyn Fn(&Trial) -> f64| {
+                    trials.iter().map(figure).collect::<Figures>().median()
+                };
                 let order = |figure: &dyn Fn(&Trial) -> Option<f64>| {
                     let figures: Figures = trials.iter().filter_map(figure).collect();
                     figures.median()
                 };
+
                 let kernel = |trial: &Trial| {
-                    1e9 * (trial.sender_seconds + trial.softirq_seconds) / trial.sent as f64 - dropped_ns
+                    1e9 * (trial.sender_seconds + trial.softirq_seconds) / trial.sent as f64
+                        - dropped_ns
                 };
                 let shared = order(&|trial| Some(trial.order?.shared_flows as f64));
                 let flows = order(&|trial| Some(trial.order?.flows as f64));
@@ -198,6 +208,7 @@ impl Played {
                 ]);
             }
         }
+
         table
     }
 
@@ -212,6 +223,7 @@ impl Played {
         let all: Vec<Trial> = self.dropped_ns.iter().flat_map(|(place, _)| at(*place)).collect();
         let most = all.iter().map(Trial::lost_behind_interface_percent).reduce(f64::max)?;
         let words = self.scene.words();
+
         if contender.name.contains("advanced") {
             let disturbed = all.iter().filter(|trial| trial.is_disturbed()).count();
             let lost: u64 = all.iter().map(|trial| trial.lost() - trial.lost_at_interface).sum();
@@ -220,16 +232,30 @@ impl Played {
             } else {
                 format!("{} packets, {most:.3} %", wirecap::grouped(lost))
             };
-            let claim =
-                Claim::holds(format!("{}: lost, {words}", contender.name), "nothing", lost == 0, found);
-            return Some(claim.because(format!("{disturbed} of {} runs were disturbed", all.len())));
+            let claim = Claim::holds(
+                format!("{}: lost, {words}", contender.name),
+                "nothing",
+                lost == 0,
+                found,
+            );
+            return Some(
+                claim.because(format!("{disturbed} of {} runs were disturbed", all.len())),
+            );
         }
-        // Contenders that do not share load lose the packets that exceed the worker's capacity and its memory.
+
+        // Contenders that do not share load lose the packets that exceed the worker's capacity and
+        // its memory.
         let trials = at(TELLING);
         let least = trials.iter().map(Trial::lost_behind_interface_percent).reduce(f64::min)?;
-        let surplus: f64 = trials.iter().map(|trial| self.surplus_percent(trial)).reduce(f64::min)?;
-        let quantity =
-            format!("{}: lost where the others get {:.0} %, {words}", contender.name, TELLING * 100.0);
+        let surplus: f64 =
+            trials.iter().map(|trial| self.surplus_percent(trial)).reduce(f64::min)?;
+
+        let quantity = format!(
+            "{}: lost where the others get {:.0} %, {words}",
+            contender.name,
+            TELLING * 100.0
+        );
+
         // Two decimals, because less than a tenth of a percentage point may decide.
         let claim = Claim::holds(
             quantity,
@@ -240,10 +266,11 @@ impl Played {
         Some(if contender.spreads { claim.because(SPREADS) } else { claim })
     }
 
-    /// The packets that exceed the capacity of the first queue's worker and twice its memory, in percent of
-    /// all.
+    /// The packets that exceed the capacity of the first queue's worker and twice its memory, in
+    /// percent of all.
     fn surplus_percent(&self, trial: &Trial) -> f64 {
-        let (all, hot): (f64, f64) = (self.scene.rates(TELLING).iter().sum(), self.scene.rates(TELLING)[0]);
+        let (all, hot): (f64, f64) =
+            (self.scene.rates(TELLING).iter().sum(), self.scene.rates(TELLING)[0]);
         let first = trial.sent as f64 * hot / all;
         let room = 2.0 * f64::from(RING_MIB * 1024 * 1024) / 2048.0;
         let surplus = first - self.scene.worker_rate() * trial.seconds - room;
@@ -252,8 +279,7 @@ impl Played {
 }
 
 /// Why some rivals share the load as well.
-const SPREADS: &str =
-    "distributes single packets over the threads regardless of flow, which does not preserve a flow's order";
+const SPREADS: &str = "distributes single packets over the threads regardless of flow, which does not preserve a flow's order";
 
 impl Lab {
     /// The duration of a load.
@@ -264,7 +290,8 @@ impl Lab {
 
 /// Two queues, with handlers of three speeds.
 pub(super) fn handlers(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
-    let costs: &[u64] = lab.choose(run, &[50_000][..], &[50_000, 10_000, 2_000], &[50_000, 10_000, 2_000]);
+    let costs: &[u64] =
+        lab.choose(run, &[50_000][..], &[50_000, 10_000, 2_000], &[50_000, 10_000, 2_000]);
     play(lab, run, costs.iter().map(|&cost_ns| Scene { queues: 2, cost_ns }).collect())
 }
 
@@ -347,12 +374,16 @@ pub(super) fn thresholds(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError>
         let (name, engine, chunk) = GROUPS[index];
         field.group(name, engine, chunk, threshold, &handler)
     };
-    let contenders: Vec<Contender> = (0..GROUPS.len()).map(|index| group(index, Some(60.0))).collect();
-    let sweep = Sweep::run(run, Share::WHOLE, &contenders, thresholds, 1, |contender, threshold| {
-        let index =
-            GROUPS.iter().position(|(name, ..)| *name == contender.name).ok_or("a group has a name")?;
-        stage.trial(scene, &group(index, Some(threshold)), TELLING)
-    })?;
+    let contenders: Vec<Contender> =
+        (0..GROUPS.len()).map(|index| group(index, Some(60.0))).collect();
+    let sweep =
+        Sweep::run(run, Share::WHOLE, &contenders, thresholds, 1, |contender, threshold| {
+            let index = GROUPS
+                .iter()
+                .position(|(name, ..)| *name == contender.name)
+                .ok_or("a group has a name")?;
+            stage.trial(scene, &group(index, Some(threshold)), TELLING)
+        })?;
     let what = format!(
         "{}: the first gets {:.1} times what its worker can process, the other one {TELLING} times. Of the {} cells of \
          each ring, T is the share that is left to its own worker. As long as the guarantee holds (T of up to {:.0} % with \
@@ -368,7 +399,8 @@ pub(super) fn thresholds(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError>
     let mut findings = Findings { what, ..Findings::default() };
     findings.settings = vec![("frames".to_owned(), frames(lab.seconds(run)))];
     let curves = |figure: fn(&Trial) -> f64| sweep.curves(|threshold, _| threshold, figure);
-    let lost = sweep::loss_chart(Axis::percent("T", 100.0), curves(Trial::lost_behind_interface_percent));
+    let lost =
+        sweep::loss_chart(Axis::percent("T", 100.0), curves(Trial::lost_behind_interface_percent));
     findings = findings.with_lines("threshold-lost", "What is lost, by T.", &lost);
     let order = |trial: &Trial| trial.order.map_or(0.0, |order| order.out_of_order_percent());
     let order = Lines {
@@ -382,12 +414,15 @@ pub(super) fn thresholds(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError>
             let limit = 100.0 * highest_threshold(scene, engine, *chunk, field.cells());
             for &threshold in thresholds.iter().filter(|threshold| **threshold <= limit) {
                 let trials = sweep.at(index, threshold);
-                let lost: u64 = trials.iter().map(|trial| trial.lost() - trial.lost_at_interface).sum();
+                let lost: u64 =
+                    trials.iter().map(|trial| trial.lost() - trial.lost_at_interface).sum();
                 let disturbed = trials.iter().filter(|trial| trial.is_disturbed()).count();
                 let quantity = format!("{name}, T = {threshold} %: lost");
                 let found = format!("{} packets", wirecap::grouped(lost));
                 let reason = format!("{disturbed} of {} runs were disturbed", trials.len());
-                findings.claims.push(Claim::holds(quantity, "nothing", lost == 0, found).because(reason));
+                findings
+                    .claims
+                    .push(Claim::holds(quantity, "nothing", lost == 0, found).because(reason));
             }
         }
     }
@@ -419,12 +454,21 @@ mod tests {
         for queues in [2, 4, 6] {
             for buddies in [0.0, 0.2, 0.4, 0.6] {
                 let scene = Scene { queues, cost_ns: 50_000 };
-                let (rates, capacity) = (scene.rates(buddies), f64::from(queues) * scene.worker_rate());
+                let rates = scene.rates(buddies);
+                let capacity = f64::from(queues) * scene.worker_rate();
+
                 assert_eq!(rates.len(), queues as usize);
                 let load = rates.iter().sum::<f64>() / capacity;
                 assert!(load <= LOAD + 1e-9, "{queues} queues, {buddies}: {load}");
-                assert!(rates[0] >= 1.199 * scene.worker_rate(), "{queues} queues, {buddies}: {rates:?}");
-                assert!(rates[1..].iter().all(|&rate| (rate / scene.worker_rate() - buddies).abs() < 1e-9));
+                assert!(
+                    rates[0] >= 1.199 * scene.worker_rate(),
+                    "{queues} queues, {buddies}: {rates:?}"
+                );
+                assert!(
+                    rates[1..]
+                        .iter()
+                        .all(|&rate| (rate / scene.worker_rate() - buddies).abs() < 1e-9)
+                );
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Trials of several contenders at several points of a scale, in turn, so that disturbances affect all alike.
+//! Trials of several contenders at several points of a scale, in turn, so that disturbances affect
+//! all alike.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +56,8 @@ impl Share {
 }
 
 impl Sweep {
-    /// Tries every contender at every point, `rounds` times. A rival that fails is omitted from then on.
+    /// Tries every contender at every point, `rounds` times. A rival that fails is omitted from
+    /// then on.
     ///
     /// # Errors
     ///
@@ -72,8 +74,10 @@ impl Sweep {
         for (index, contender) in contenders.iter().enumerate() {
             contender.lacking().map(|reason| sweep.absent.insert(index, reason));
         }
+
         let count = (rounds * places.len() * contenders.len()) as f64;
         let mut done = 0.0;
+
         for round in 0..rounds {
             for &x in places {
                 for (index, contender) in contenders.iter().enumerate() {
@@ -87,6 +91,7 @@ impl Sweep {
                 }
             }
         }
+
         Ok(sweep)
     }
 
@@ -98,9 +103,12 @@ impl Sweep {
         trial: Outcome<Trial>,
     ) -> Result<(), RunError> {
         let Contender { name, is_ours, .. } = &self.contenders[contender];
+
         match trial {
             Ok(trial) => self.points.push(Point { contender, x, round, trial }),
-            Err(error) if *is_ours => return Err(RunError::Failed(format!("{name}: {error}").into())),
+            Err(error) if *is_ours => {
+                return Err(RunError::Failed(format!("{name}: {error}").into()));
+            }
             Err(error) => drop(self.absent.insert(contender, format!("it failed: {error}"))),
         }
         Ok(())
@@ -120,8 +128,13 @@ impl Sweep {
         places
     }
 
-    /// A curve for each contender: the median of `height` at each point with its spread, at the median of `along`.
-    pub fn curves(&self, along: impl Fn(f64, &Trial) -> f64, height: impl Fn(&Trial) -> f64) -> Vec<Curve> {
+    /// A curve for each contender: the median of `height` at each point with its spread, at the
+    /// median of `along`.
+    pub fn curves(
+        &self,
+        along: impl Fn(f64, &Trial) -> f64,
+        height: impl Fn(&Trial) -> f64,
+    ) -> Vec<Curve> {
         let present = (0..self.contenders.len()).filter(|index| !self.absent.contains_key(index));
         let curve = |index: usize| {
             let point = |x: f64| {
@@ -161,8 +174,8 @@ impl Sweep {
         format!("{}.", told.collect::<Vec<_>>().join("; "))
     }
 
-    /// The accounts of each contender, summed over all trials; the data file `name`-runs.csv has a line per
-    /// trial.
+    /// The accounts of each contender, summed over all trials; the data file `name`-runs.csv has a
+    /// line per trial.
     pub fn books(&self, name: &str) -> Table {
         let columns = [
             "contender",
@@ -176,6 +189,7 @@ impl Sweep {
         ];
         let caption = format!("The books of all runs of {name}-runs.csv together.");
         let mut table = Table::new(caption, &columns);
+
         for (index, contender) in self.contenders.iter().enumerate() {
             let trials: Vec<Trial> = self
                 .points
@@ -186,20 +200,27 @@ impl Sweep {
             if trials.is_empty() {
                 continue;
             }
+
             let sum = |count: fn(&Trial) -> u64| grouped(trials.iter().map(count).sum());
             let says = trials.iter().any(|trial| trial.lost_reported.is_some());
             let unexplained: i64 = trials.iter().map(Trial::unexplained).sum();
+
             table.row([
                 contender.name.clone(),
                 trials.len().to_string(),
                 sum(|trial| trial.sent),
                 sum(|trial| trial.delivered),
                 sum(|trial| trial.lost_at_interface),
-                if says { sum(|trial| trial.lost_reported.unwrap_or(0)) } else { "not told".to_owned() },
+                if says {
+                    sum(|trial| trial.lost_reported.unwrap_or(0))
+                } else {
+                    "not told".to_owned()
+                },
                 signed(unexplained),
                 trials.iter().filter(|trial| trial.is_disturbed()).count().to_string(),
             ]);
         }
+
         table
     }
 
@@ -227,10 +248,12 @@ impl Sweep {
             "flows of several threads",
         ];
         let mut table = Table::new("", &columns);
+
         for point in &self.points {
             let trial = &point.trial;
-            let outside =
-                |tell: &dyn Fn(&Outside) -> String| trial.outside.as_ref().map(tell).unwrap_or_default();
+            let outside = |tell: &dyn Fn(&Outside) -> String| {
+                trial.outside.as_ref().map(tell).unwrap_or_default()
+            };
             let order = |count: fn(&Order) -> u64| {
                 trial.order.as_ref().map(|order| count(order).to_string()).unwrap_or_default()
             };
@@ -264,13 +287,19 @@ impl Sweep {
         findings.tables.push(self.books(name));
         let csv = self.table(place).csv();
         findings.data.push(crate::experiment::DataFile { name: format!("{name}-runs.csv"), csv });
+
         if self.contenders.iter().any(|contender| contender.passing) {
             note(&mut findings.notes, PASSING.to_owned());
         }
+
         for (index, contender) in self.contenders.iter().enumerate() {
             match self.absent.get(&index) {
-                Some(reason) => note(&mut findings.notes, format!("Absent: {}: {reason}.", contender.name)),
-                None => commands(contender).for_each(|command| note(&mut findings.commands, command)),
+                Some(reason) => {
+                    note(&mut findings.notes, format!("Absent: {}: {reason}.", contender.name))
+                }
+                None => {
+                    commands(contender).for_each(|command| note(&mut findings.commands, command))
+                }
             }
         }
     }
@@ -320,6 +349,7 @@ mod tests {
             rival("three", "/bin/sh"),
         ];
         let mut tries = 0;
+
         let sweep = Sweep::run(&RUN, Share::WHOLE, &contenders, &[1.0, 2.0], 2, |contender, _| {
             tries += 1;
             match contender.name.as_str() {
@@ -335,10 +365,12 @@ mod tests {
             }
         })
         .unwrap();
+
         // Four trials of the first contender; the third one is tried once and repeated once.
         assert_eq!((tries, sweep.points.len()), (6, 4));
         let mut findings = Findings::default();
         sweep.account(&mut findings, "sweep", "x");
+
         // No remark appears twice.
         sweep.account(&mut findings, "sweep-2", "x");
         let absent = [
@@ -353,7 +385,8 @@ mod tests {
     #[test]
     fn when_wirecap_fails_the_experiment_does() {
         let ours = Contender { is_ours: true, ..rival("wirecap", "/bin/sh") };
-        let outcome = Sweep::run(&RUN, Share::WHOLE, &[ours], &[1.0], 1, |_, _| Err("no such device".into()));
+        let outcome =
+            Sweep::run(&RUN, Share::WHOLE, &[ours], &[1.0], 1, |_, _| Err("no such device".into()));
         assert_eq!(outcome.unwrap_err().to_string(), "wirecap: no such device");
     }
 
@@ -388,9 +421,14 @@ mod tests {
     #[test]
     fn a_curve_is_the_medians_with_their_spread() {
         let trial = |delivered| Trial { sent: 100, delivered, ..Trial::default() };
-        let points =
-            [90, 70, 80].map(|delivered| Point { contender: 0, x: 5.0, round: 0, trial: trial(delivered) });
-        let sweep = Sweep { contenders: vec![rival("one", "")], points: points.into(), ..Sweep::default() };
+        let points = [90, 70, 80].map(|delivered| Point {
+            contender: 0,
+            x: 5.0,
+            round: 0,
+            trial: trial(delivered),
+        });
+        let sweep =
+            Sweep { contenders: vec![rival("one", "")], points: points.into(), ..Sweep::default() };
         let curve = &sweep.loss_chart(Axis::linear("x"), |x, _| x).curves[0];
         assert_eq!(curve.points, [ChartPoint { x: 5.0, y: 20.0, spread: Some((10.0, 30.0)) }]);
     }

@@ -1,5 +1,5 @@
-//! One run of one contender under one load, with its account: packets that the sender sent, that its interface
-//! counted, that were delivered, and that the contender reports as lost.
+//! One run of one contender under one load, with its account: packets that the sender sent, that
+//! its interface counted, that were delivered, and that the contender reports as lost.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde::Serialize;
 use wirecap_testbed::{
-    AfXdpSender, Counters, Disturbance, Generator, Load, SendError, Sizes, Snapshot, Stamp, Ticks, Traffic,
-    Watch, loss_lock, pass_program,
+    AfXdpSender, Counters, Disturbance, Generator, Load, SendError, Sizes, Snapshot, Stamp, Ticks,
+    Traffic, Watch, loss_lock, pass_program,
 };
 
 use super::Outcome;
@@ -33,7 +33,8 @@ pub struct Trial {
     pub lost_reported: Option<u64>,
     /// The sending time.
     pub seconds: f64,
-    /// Processor time of the contender's process, in seconds, from its start to the end of the load.
+    /// Processor time of the contender's process, in seconds, from its start to the end of the
+    /// load.
     pub receiver_seconds: f64,
     /// Processor time of the sender, in seconds, the kernel's receive path included.
     pub sender_seconds: f64,
@@ -52,7 +53,8 @@ pub struct Trial {
 pub struct Outside {
     /// The share of all processors' time that the host used for others.
     pub stolen_share: f64,
-    /// The longest time for which a thread that had just become ready waited for a processor, in seconds.
+    /// The longest time for which a thread that had just become ready waited for a processor, in
+    /// seconds.
     pub longest_gap: f64,
     /// Whether the disturbance is so large that the run has little meaning.
     pub is_disturbance: bool,
@@ -141,8 +143,8 @@ impl Sender for KernelSender {
     }
 }
 
-/// Frames of several flows to each of several queues at once, with a separate rate for each queue. They are
-/// handed over every millisecond; at most 10 ms of a stall of the sender are caught up.
+/// Frames of several flows to each of several queues at once, with a separate rate for each queue.
+/// They are handed over every millisecond; at most 10 ms of a stall of the sender are caught up.
 #[derive(Debug, Clone)]
 pub struct FlowSender {
     /// Each queue's frames per second.
@@ -153,7 +155,8 @@ pub struct FlowSender {
     pub seconds: f64,
     /// Their length.
     pub frame_bytes: u16,
-    /// Whether they are made in the kernel, each queue's on a CPU that reaches it: more than 200,000 a second.
+    /// Whether they are made in the kernel, each queue's on a CPU that reaches it: more than
+    /// 200,000 a second.
     pub in_kernel: bool,
 }
 
@@ -161,14 +164,18 @@ impl Sender for FlowSender {
     fn send(&mut self, bed: &Bed) -> Outcome<(u64, f64)> {
         let begin = Instant::now();
         let loads = (0..).zip(&self.rates).zip(&self.ports).filter(|((_, rate), _)| **rate > 0.0);
-        let mut loads: Vec<QueueLoad> =
-            loads.map(|((queue, rate), ports)| QueueLoad::new(bed, queue, *rate, ports, self)).collect();
+        let mut loads: Vec<QueueLoad> = loads
+            .map(|((queue, rate), ports)| QueueLoad::new(bed, queue, *rate, ports, self))
+            .collect();
         let time = Duration::from_secs_f64(self.seconds);
+
         let frames = match self.in_kernel {
             true => thread::scope(|scope| {
                 let start = |load| scope.spawn(|| send_from_kernel(bed, load, time));
                 let threads: Vec<_> = loads.iter_mut().map(start).collect();
-                let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("no panic in it");
+                let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                    thread.join().expect("no panic in it")
+                };
                 threads.into_iter().map(join).sum::<Outcome<u64>>()
             }),
             // A separate thread, so that its processor time is known.
@@ -203,7 +210,8 @@ struct QueueLoad {
 
 impl QueueLoad {
     fn new(bed: &Bed, queue: u16, per_second: f64, ports: &[u16], sender: &FlowSender) -> Self {
-        let traffic = Traffic { sizes: Sizes::fixed(sender.frame_bytes), ..Traffic::to(&bed.pair.receiver) };
+        let traffic =
+            Traffic { sizes: Sizes::fixed(sender.frame_bytes), ..Traffic::to(&bed.pair.receiver) };
         let frame = |&source_port: &u16| {
             Traffic { source_port, ..traffic.clone() }.frame(Stamp { queue: 0, sequence: 0 })
         };
@@ -224,6 +232,7 @@ impl QueueLoad {
             send(frame)?;
             self.next_sequence += 1;
         }
+
         Ok(())
     }
 }
@@ -252,11 +261,13 @@ fn send_from_kernel(bed: &Bed, load: &mut QueueLoad, time: Duration) -> Outcome<
     Ok(load.next_sequence)
 }
 
-/// Lets a contender receive the sent frames, calls `look` when it has all of them, and balances the account.
+/// Lets a contender receive the sent frames, calls `look` when it has all of them, and balances the
+/// account.
 ///
 /// # Errors
 ///
-/// If the contender cannot run, or the sender's own count differs from its interface's: then the run is void.
+/// If the contender cannot run, or the sender's own count differs from its interface's: then the
+/// run is void.
 pub fn run(
     bed: &Bed,
     contender: &Contender,
@@ -266,8 +277,8 @@ pub fn run(
     between(bed, contender, sender, |_| Ok(()), |(), receiver| look(receiver))
 }
 
-/// The same with a contender that is stopped (SIGSTOP) while the frames are sent, and continues after `look`. So it
-/// receives what its memory can keep.
+/// The same with a contender that is stopped (SIGSTOP) while the frames are sent, and continues
+/// after `look`. So it receives what its memory can keep.
 ///
 /// # Errors
 ///
@@ -311,8 +322,12 @@ fn between<T>(
 ) -> Outcome<Trial> {
     let _alone = loss_lock()?;
     let _passing = contender.passing.then(|| pass_program(&bed.pair.receiver)).transpose()?;
-    let companion =
-        contender.companion.as_ref().map(|(command, ready)| bed.receive(command, ready)).transpose()?;
+
+    let companion = contender
+        .companion
+        .as_ref()
+        .map(|(command, ready)| bed.receive(command, ready))
+        .transpose()?;
     let file = MemoryFile::new()?;
     let command = contender.command.replacing(FILE, FILE_PATH);
     let receiver = bed.receive_with(&command, contender.ready, file.share()?)?;
@@ -320,27 +335,33 @@ fn between<T>(
     let mut counters = Counters::of(&bed.pair.sender)?;
     let begun = begin(&receiver)?;
     let run = watch(Some(&receiver), || sender.send(bed))?;
+
     if contender.spins {
         thread::sleep(contender.calm);
     } else {
         receiver.settle(idle, contender.calm)?;
     }
+
     end(begun, &receiver)?;
     let finished = receiver.stop()?;
     companion.map(Receiver::stop).transpose()?;
+
     let (counted, lost_at_interface) = sender.counted(&counters.since_start()?);
     let tally = contender.tally(&finished, &file)?;
     if counted != run.frames || tally.delivered > run.frames {
-        let (sent, delivered) = (run.frames, tally.delivered);
+        let sent = run.frames;
+        let delivered = tally.delivered;
         return Err(format!(
             "{sent} frames were sent, the interface counted {counted}, {delivered} were delivered"
         )
         .into());
     }
+
     let order = finished.order();
     if let Some(order) = order.filter(|order| order.packets != tally.delivered) {
         return Err(format!("{} packets were delivered, {order:?}", tally.delivered).into());
     }
+
     Ok(Trial {
         sent: run.frames,
         counted,

@@ -69,9 +69,12 @@ fn curve(data: &Data, name: &str) -> Result<Curve, PageError> {
         let spread = if has_range { Some((number(row, 3)?, number(row, 4)?)) } else { None };
         Ok(Point { x: number(row, 1)?, y: number(row, 2)?, spread })
     };
+
     let rows = data.rows.iter().filter(|row| row[0] == name);
     let points = rows.map(point).collect::<Result<Vec<_>, _>>()?;
-    let look = if points.iter().any(|point| point.spread.is_some()) { Look::Marked } else { Look::Thin };
+    let look =
+        if points.iter().any(|point| point.spread.is_some()) { Look::Marked } else { Look::Thin };
+
     Ok(Curve { points, look, ..Curve::new(name, []) })
 }
 
@@ -79,8 +82,12 @@ fn curve(data: &Data, name: &str) -> Result<Curve, PageError> {
 mod tests {
     use super::*;
 
-    const PICTURE: Picture =
-        Picture { file: "a.svg", data: "a.csv", x: |name| Axis::log(name), y: |name| Axis::linear(name) };
+    const PICTURE: Picture = Picture {
+        file: "a.svg",
+        data: "a.csv",
+        x: |name| Axis::log(name),
+        y: |name| Axis::linear(name),
+    };
 
     fn drawn(text: &str) -> Result<String, PageError> {
         let root = tempfile::tempdir().unwrap();

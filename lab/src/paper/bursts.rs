@@ -17,8 +17,8 @@ pub(super) struct FigureTen;
 
 /// The numbers of packets: the paper's axis, and the two in its text.
 const BURSTS: [u64; 14] = [
-    1_000, 2_000, 5_000, 6_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000,
-    5_000_000, 10_000_000,
+    1_000, 2_000, 5_000, 6_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
+    2_000_000, 5_000_000, 10_000_000,
 ];
 
 fn bursts(effort: Effort) -> &'static [u64] {
@@ -43,26 +43,37 @@ impl Curves {
     ) -> Result<Self, RunError> {
         let seeds = super::seeds(run, super::OTHER_SEEDS);
         let mut jobs = Vec::new();
+
         for &engine in engines {
             jobs.extend(
-                bursts.iter().flat_map(|&packets| seeds.iter().map(move |&seed| (engine, packets, seed))),
+                bursts
+                    .iter()
+                    .flat_map(|&packets| seeds.iter().map(move |&seed| (engine, packets, seed))),
             );
         }
+
         let name = |(engine, packets, _): &(EngineModel, u64, u64)| {
             format!("{engine}, {} packets", wirecap::grouped(*packets))
         };
         let drops = parallel::map(run, &jobs, name, |&(engine, packets, seed)| {
             engine.receive(&[Load::Burst { packets, rate: LINE_RATE }], handler, seed)
         })?;
-        let of_engine = |drops: &[Drops]| drops.chunks(seeds.len()).map(<[Drops]>::to_vec).collect();
+        let of_engine =
+            |drops: &[Drops]| drops.chunks(seeds.len()).map(<[Drops]>::to_vec).collect();
         let drops = drops.chunks(bursts.len() * seeds.len()).map(of_engine).collect();
+
         Ok(Self { engines: engines.to_vec(), bursts, seeds, drops })
     }
 
     /// The losses of `engine` of a burst of `packets`, by seed.
     pub(super) fn of(&self, engine: EngineModel, packets: u64) -> &[Drops] {
-        let curve = self.engines.iter().position(|other| *other == engine).expect("an engine of this figure");
-        let point = self.bursts.iter().position(|other| *other == packets).expect("a burst of this figure");
+        let curve = self
+            .engines
+            .iter()
+            .position(|other| *other == engine)
+            .expect("an engine of this figure");
+        let point =
+            self.bursts.iter().position(|other| *other == packets).expect("a burst of this figure");
         &self.drops[curve][point]
     }
 
@@ -78,7 +89,8 @@ impl Curves {
     /// The largest difference between engines, or seeds, at the same burst.
     pub(super) fn widest(&self) -> f64 {
         let width = |point: usize| {
-            let rates = || self.drops.iter().flat_map(move |curve| curve[point].iter().map(Drops::rate));
+            let rates =
+                || self.drops.iter().flat_map(move |curve| curve[point].iter().map(Drops::rate));
             rates().fold(0.0, f64::max) - rates().fold(100.0, f64::min)
         };
         (0..self.bursts.len()).map(width).fold(0.0, f64::max)
@@ -103,7 +115,8 @@ impl Curves {
 
     fn table(&self) -> Table {
         let names: Vec<String> = self.engines.iter().map(ToString::to_string).collect();
-        let columns: Vec<&str> = std::iter::once("P").chain(names.iter().map(String::as_str)).collect();
+        let columns: Vec<&str> =
+            std::iter::once("P").chain(names.iter().map(String::as_str)).collect();
         let mut table = Table::new("Packet drop rate by number of packets.", &columns);
         for &packets in self.bursts {
             let rates = self.engines.iter().map(|&engine| percents(&self.rates(engine, packets)));
@@ -126,7 +139,10 @@ fn settings(handler: Handler) -> Vec<(String, String)> {
         setting("receive ring", "1,024"),
         setting("PF_RING's buffer", "10,240"),
         setting("PF_RING's copy", "5,680 cycles at 2.4 GHz (WinPcap's, whole path)"),
-        ("handler".to_owned(), format!("{} ns a packet", wirecap::grouped(handler.nanos.round() as u64))),
+        (
+            "handler".to_owned(),
+            format!("{} ns a packet", wirecap::grouped(handler.nanos.round() as u64)),
+        ),
     ]
 }
 
@@ -154,6 +170,7 @@ impl Experiment for FigureEight {
         let rivals = [EngineModel::Dna, EngineModel::PF_RING, EngineModel::NETMAP];
         let engines: Vec<EngineModel> = rivals.into_iter().chain(WIRECAP_IDLE).collect();
         let curves = Curves::simulate(run, &engines, bursts(run.effort), Handler::IDLE)?;
+
         let lost_nothing = |who: &str, engines: &[EngineModel]| {
             let lost = engines.iter().map(|&engine| curves.highest(engine)).fold(0.0, f64::max);
             Claim::holds(format!("{who}, x = 0"), "no drops at any P", lost == 0.0, percent(lost))
@@ -163,12 +180,23 @@ impl Experiment for FigureEight {
             .only_shown(Basis::Bound)
             .because(super::UNABLE_TO_LOSE);
         let last = *curves.bursts.last().expect("there are bursts");
+
         // The model of PF_RING has no randomness.
         let copied = curves.of(EngineModel::PF_RING, last)[0];
-        let found = format!("{} and {}", percent(copied.capture_rate()), percent(copied.delivery_rate()));
-        let both = copied.rate() > 5.0 && copied.fate.capture_drops > 0 && copied.fate.delivery_drops > 0;
-        let copied = Claim::holds("PF_RING, x = 0", "significant capture and delivery drops", both, found)
-            .because("While the kernel copies without a pause, the application gets no CPU time: livelock.");
+        let found =
+            format!("{} and {}", percent(copied.capture_rate()), percent(copied.delivery_rate()));
+        let both =
+            copied.rate() > 5.0 && copied.fate.capture_drops > 0 && copied.fate.delivery_drops > 0;
+        let copied = Claim::holds(
+            "PF_RING, x = 0",
+            "significant capture and delivery drops",
+            both,
+            found,
+        )
+        .because(
+            "While the kernel copies without a pause, the application gets no CPU time: livelock.",
+        );
+
         Ok(Findings {
             what: "P packets at line rate, and a handler without work: can an engine capture at line rate?"
                 .to_owned(),
@@ -188,14 +216,16 @@ pub(super) const FIGURE_NINE: [EngineModel; 5] = [
     EngineModel::basic(256, 500),
 ];
 
-/// The claims of the text about Figure 9; `largest_lossless` are the longest bursts without loss, by seed.
+/// The claims of the text about Figure 9; `largest_lossless` are the longest bursts without loss,
+/// by seed.
 pub(super) fn figure_nine_claims(curves: &Curves, largest_lossless: &[u64]) -> Vec<Claim> {
     let of = |engine, packets: u64, printed| {
         let quantity = format!("{engine}, P = {}", wirecap::grouped(packets));
         Claim::points(quantity, printed, &curves.rates(engine, packets))
     };
     let capacity = burst_capacity();
-    let (least, most) = (largest_lossless.iter().min(), largest_lossless.iter().max());
+    let least = largest_lossless.iter().min();
+    let most = largest_lossless.iter().max();
     let [least, most] = [least, most].map(|packets| packets.copied().unwrap_or_default());
     let is_near = |packets: u64| (0.98..=1.02).contains(&(packets as f64 / capacity));
     let found = format!("{} packets", super::range(largest_lossless.iter().copied()));
@@ -244,7 +274,8 @@ pub(super) fn largest_lossless_burst(seed: u64) -> u64 {
         let load = Load::Burst { packets, rate: LINE_RATE };
         EngineModel::basic(256, 100).receive(&[load], Handler::HEAVY, seed).fate.capture_drops == 0
     };
-    let (mut lossless, mut lossy) = (1, 100_000);
+    let mut lossless = 1;
+    let mut lossy = 100_000;
     while lossy - lossless > 1 {
         let middle = u64::midpoint(lossless, lossy);
         if is_lossless(middle) { lossless = middle } else { lossy = middle }
@@ -269,6 +300,7 @@ impl Experiment for FigureNine {
         let curves = Curves::simulate(run, &FIGURE_NINE, bursts(run.effort), Handler::HEAVY)?;
         let largest_lossless: Vec<u64> =
             curves.seeds.iter().map(|&seed| largest_lossless_burst(seed)).collect();
+
         Ok(Findings {
             what: format!(
                 "P packets at line rate, and a handler of {}: how large a burst can an engine keep?",
@@ -314,12 +346,17 @@ impl Experiment for FigureTen {
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
         let curves = Curves::simulate(run, &FIGURE_TEN, bursts(run.effort), Handler::HEAVY)?;
         Ok(Findings {
-            what: "The same bursts, and the same pool of 25,600 cells in chunks of three sizes.".to_owned(),
+            what: "The same bursts, and the same pool of 25,600 cells in chunks of three sizes."
+                .to_owned(),
             claims: vec![figure_ten_claim(&curves)],
             settings: curves.settings(Handler::HEAVY),
             ..Findings::default()
         }
-        .with_lines("figure-10", "Drop rate by burst; R x M is the same in all curves.", &curves.lines())
+        .with_lines(
+            "figure-10",
+            "Drop rate by burst; R x M is the same in all curves.",
+            &curves.lines(),
+        )
         .with_table("figure-10-rates", curves.table()))
     }
 }

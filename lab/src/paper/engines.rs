@@ -97,19 +97,23 @@ impl EngineModel {
         Self::WireCap(WireCap { chunk_cells, chunks, mode, sharing: Sharing::Pull })
     }
 
-    /// The account of the packets of each queue, if `handler` processes each queue's packets on a separate
-    /// processor.
+    /// The account of the packets of each queue, if `handler` processes each queue's packets on a
+    /// separate processor.
     pub fn receive(&self, loads: &[Load], handler: Handler, seed: u64) -> Drops {
         let handler_nanos = handler.nanos;
         let alone = |receive: &dyn Fn(&Load) -> Fate| {
             let fate = loads.iter().map(receive).fold(Fate::default(), sum);
             Drops { fate, ..Drops::default() }
         };
-        let in_place =
-            |ring, release| alone(&|load| TypeTwo { ring, release, handler_nanos }.receive(load.times()));
+
+        let in_place = |ring, release| {
+            alone(&|load| TypeTwo { ring, release, handler_nanos }.receive(load.times()))
+        };
+
         match *self {
             Self::PfRing(copy_nanos) => alone(&|load| {
-                let (ring, buffer) = (RING, PF_RING_BUFFER);
+                let ring = RING;
+                let buffer = PF_RING_BUFFER;
                 TypeOne { ring, buffer, copy_nanos, handler_nanos }.receive(load.times())
             }),
             Self::Dna => in_place(RING, Release::EachPacket),
@@ -133,22 +137,36 @@ impl WireCap {
     /// # Panics
     ///
     /// If the engine violates a guarantee.
-    pub fn receive(&self, loads: &[Load], handler: Handler, seed: u64, mishaps: Vec<Mishap>) -> Drops {
+    pub fn receive(
+        &self,
+        loads: &[Load],
+        handler: Handler,
+        seed: u64,
+        mishaps: Vec<Mishap>,
+    ) -> Drops {
         let queues = loads.len();
         let settings = SimSettings {
             rings: queues,
             workers: queues,
             // Cells contain a packet's number, after its timestamp.
-            geometry: Geometry { chunk_cells: self.chunk_cells, chunks: self.chunks, cell_bytes: 16 },
+            geometry: Geometry {
+                chunk_cells: self.chunk_cells,
+                chunks: self.chunks,
+                cell_bytes: 16,
+            },
             mode: self.mode,
             descriptors: RING as u32,
             ..SimSettings::default()
         };
+
         let config = SimulationConfig {
             settings,
             sharing: self.sharing,
             arrivals: loads.iter().map(Load::arrivals).collect(),
-            service: vec![Service { nanos_per_packet: handler.nanos, nanos_per_chunk: 0.0 }; queues],
+            service: vec![
+                Service { nanos_per_packet: handler.nanos, nanos_per_chunk: 0.0 };
+                queues
+            ],
             mishaps,
             duration: loads.iter().map(Load::end).max().unwrap_or_default(),
             seed,
@@ -156,7 +174,9 @@ impl WireCap {
         };
         let outcome = Simulation::new(config).run();
         assert!(outcome.broken_promises.is_empty(), "{}", outcome.broken_promises[0]);
+
         let total = &outcome.ledger.total;
+
         // The paper's threads may push chunks into the queue of a worker that is gone.
         let processed: u64 = outcome.workers.iter().map(|worker| worker.packets).sum();
         let capture_drops = total.dropped.total();

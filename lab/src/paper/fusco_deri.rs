@@ -1,5 +1,5 @@
-//! Tables 2 and 3 of Fusco and Deri, as far as a model can reproduce them: two stages, a copying kernel and a
-//! counting application, on one processor each.
+//! Tables 2 and 3 of Fusco and Deri, as far as a model can reproduce them: two stages, a copying
+//! kernel and a counting application, on one processor each.
 
 use wirecap::grouped;
 
@@ -25,8 +25,8 @@ const PLATFORMS: [Platform; 2] = [
     Platform { name: "high-end", one_thread: 1326.0, setups: [1100.0, 708.0, 1488.0] },
 ];
 
-/// Setup C: compared with one thread that executes both stages in turn, two concurrent threads are at most
-/// twice as fast, and no faster than the wire.
+/// Setup C: compared with one thread that executes both stages in turn, two concurrent threads are
+/// at most twice as fast, and no faster than the wire.
 fn two_stages(one_thread: f64) -> f64 {
     (2.0 * one_thread).min(WIRE_KPPS)
 }
@@ -50,7 +50,8 @@ pub(super) fn claims() -> Vec<Claim> {
         ),
     ];
     for Platform { name, one_thread, setups } in PLATFORMS {
-        let (bound, printed) = (two_stages(one_thread), setups[2]);
+        let bound = two_stages(one_thread);
+        let printed = setups[2];
         // Between the rate of one thread and the bound, nearer to the bound.
         let holds = printed <= bound && printed > (one_thread + bound) / 2.0;
         claims.push(
@@ -103,10 +104,13 @@ impl Experiment for TablesTwoAndThree {
     }
 
     fn run(&self, _run: &Run<'_>) -> Result<Findings, RunError> {
-        let columns = ["platform", "one thread", "A: a lock", "B: two queues", "C: TNAPI", "C, bound"];
-        let mut table = Table::new("Table 2, in thousands of packets per second, as printed.", &columns);
+        let columns =
+            ["platform", "one thread", "A: a lock", "B: two queues", "C: TNAPI", "C, bound"];
+        let mut table =
+            Table::new("Table 2, in thousands of packets per second, as printed.", &columns);
         for Platform { name, one_thread, setups } in PLATFORMS {
-            let numbers = [one_thread, setups[0], setups[1], setups[2]].map(|kpps| grouped(kpps as u64));
+            let numbers =
+                [one_thread, setups[0], setups[1], setups[2]].map(|kpps| grouped(kpps as u64));
             let model = format!("at most {}", grouped(two_stages(one_thread) as u64));
             table.row(std::iter::once(name.to_owned()).chain(numbers).chain([model]));
         }

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use crate::chart::lines::{Axis, Curve, Lines, Look, Point};
 use crate::experiment::{Basis, Claim, Experiment, Findings, Part, Run, RunError, Table, percents};
-use wirecap_send::traffic::{PUBLISHED_BURST_PACKETS, STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
+use wirecap_send::traffic::{
+    PUBLISHED_BURST_PACKETS, STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE,
+};
 
 use super::engines::{Drops, EngineModel};
 use super::{HEAVY_HANDLER, Handler, Load, Trace, heavy_handler, parallel};
@@ -52,7 +54,8 @@ impl Experiment for FigureThree {
 
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
         let seeds = super::seeds(run, super::OTHER_SEEDS);
-        let all = parallel::map(run, &seeds, |seed| format!("seed {seed}"), |&seed| Profile::of(seed))?;
+        let all =
+            parallel::map(run, &seeds, |seed| format!("seed {seed}"), |&seed| Profile::of(seed))?;
         let curve = |queue: u32| {
             let counts = all[0].bins[queue as usize].iter().enumerate();
             let points = counts.map(|(bin, &count)| (bin as f64 / 100.0, f64::from(count)));
@@ -115,22 +118,30 @@ impl Profile {
 /// The inputs of the trace, which every seed must have.
 fn input_claims(all: &[Profile]) -> Vec<Claim> {
     let is_near = |found: u64, told: f64| (found as f64 / told - 1.0).abs() < 0.05;
-    let claim =
-        |quantity: &str, told: &str, number: &dyn Fn(&Profile) -> u64, holds: &dyn Fn(u64) -> bool| {
-            let numbers = all.iter().map(number);
-            Claim::holds(quantity, told, numbers.clone().all(holds), super::range(numbers))
-                .only_shown(Basis::Input)
-        };
+    let claim = |quantity: &str,
+                 told: &str,
+                 number: &dyn Fn(&Profile) -> u64,
+                 holds: &dyn Fn(u64) -> bool| {
+        let numbers = all.iter().map(number);
+        Claim::holds(quantity, told, numbers.clone().all(holds), super::range(numbers))
+            .only_shown(Basis::Input)
+    };
+
     let told = u64::from(PUBLISHED_BURST_PACKETS);
     let hot = |profile: &Profile| profile.rate(TOLD_HOT_QUEUE, 10..32);
     let bursty = |profile: &Profile| profile.rate(TOLD_BURSTY_QUEUE, 1..32);
     let burst = |profile: &Profile| profile.sum(TOLD_BURSTY_QUEUE, 386..397);
+
     vec![
         claim("packets", "5,000,000", &Profile::packets, &|found| found == 5_000_000),
         claim("queue 0, from 10 s: packets/s", "80,000", &hot, &|found| is_near(found, 80_000.0))
             .because("To the trace's end at 32 s; the paper says 35 s, which is beyond it."),
-        claim("queue 3, 1 s to 32 s: packets/s", "20,000", &bursty, &|found| is_near(found, 20_000.0)),
-        claim("queue 3, 3.86 s to 3.97 s: packets", &wirecap::grouped(told), &burst, &|found| found == told),
+        claim("queue 3, 1 s to 32 s: packets/s", "20,000", &bursty, &|found| {
+            is_near(found, 20_000.0)
+        }),
+        claim("queue 3, 3.86 s to 3.97 s: packets", &wirecap::grouped(told), &burst, &|found| {
+            found == told
+        }),
         claim("DNA, queue_profiler: drops", "0", &|profile| profile.lost, &|found| found == 0),
     ]
 }
@@ -147,7 +158,11 @@ pub(super) struct Grid {
 
 impl Grid {
     /// Runs `engines` with the traces of several seeds on each number of queues.
-    fn standard(run: &Run<'_>, engines: &[EngineModel], handler: Handler) -> Result<Self, RunError> {
+    fn standard(
+        run: &Run<'_>,
+        engines: &[EngineModel],
+        handler: Handler,
+    ) -> Result<Self, RunError> {
         let seeds = super::seeds(run, super::OTHER_SEEDS);
         Self::simulate(
             run,
@@ -167,16 +182,22 @@ impl Grid {
         handler: Handler,
     ) -> Result<Self, RunError> {
         let mut drops = vec![vec![Vec::new(); N]; engines.len()];
+
         // Seed by seed: the traces of one seed are large enough.
         for (index, &seed) in seeds.iter().enumerate() {
             let part = run.part(index, seeds.len());
             let run = &Run { watch: &part, ..*run };
             run.step(0.0, &format!("the trace of seed {seed}"))?;
+
             let traces = traces(seed);
-            let jobs: Vec<_> =
-                engines.iter().flat_map(|&engine| traces.iter().map(move |trace| (engine, trace))).collect();
-            let name =
-                |(engine, trace): &(EngineModel, &Trace)| format!("{engine}, {} queues", trace.queues.len());
+            let jobs: Vec<_> = engines
+                .iter()
+                .flat_map(|&engine| traces.iter().map(move |trace| (engine, trace)))
+                .collect();
+
+            let name = |(engine, trace): &(EngineModel, &Trace)| {
+                format!("{engine}, {} queues", trace.queues.len())
+            };
             let found = parallel::map(run, &jobs, name, |(engine, trace)| {
                 engine.receive(&trace.queues, handler, seed)
             })?;
@@ -189,7 +210,11 @@ impl Grid {
 
     /// By number of queues, then by seed.
     pub(super) fn of(&self, engine: EngineModel) -> &[Vec<Drops>] {
-        let row = self.engines.iter().position(|other| *other == engine).expect("an engine of this figure");
+        let row = self
+            .engines
+            .iter()
+            .position(|other| *other == engine)
+            .expect("an engine of this figure");
         &self.drops[row]
     }
 
@@ -204,6 +229,7 @@ impl Grid {
             let places = queues.into_iter().enumerate();
             places.filter_map(move |(place, x)| Point::of(x, &self.rates(engine, place)))
         };
+
         let curve = |&engine: &EngineModel| Curve {
             points: points(engine).collect(),
             ..Curve::new(engine.to_string(), [])
@@ -237,7 +263,8 @@ impl Grid {
             let last = &drops[drops.len() - 1];
             let more = match engine {
                 EngineModel::WireCap(_) => {
-                    let longest = last.iter().map(|drops| drops.longest_delay).max().unwrap_or_default();
+                    let longest =
+                        last.iter().map(|drops| drops.longest_delay).max().unwrap_or_default();
                     [
                         of(&drops[0], Drops::offloaded_rate),
                         of(last, Drops::offloaded_rate),
@@ -252,21 +279,24 @@ impl Grid {
         table
     }
 
-    /// Whether each of `engines` loses less than the one before, with every number of queues and every seed.
+    /// Whether each of `engines` loses less than the one before, with every number of queues and
+    /// every seed.
     pub(super) fn order(
         &self,
         quantity: impl Into<String>,
         expected: &str,
         engines: &[EngineModel],
     ) -> Claim {
-        let places =
-            (0..self.drops[0].len()).flat_map(|queues| (0..self.seeds.len()).map(move |seed| (queues, seed)));
+        let places = (0..self.drops[0].len())
+            .flat_map(|queues| (0..self.seeds.len()).map(move |seed| (queues, seed)));
         let list = |(queues, seed): (usize, usize)| {
             engines.iter().map(|&engine| self.of(engine)[queues][seed].rate()).collect()
         };
         let lists: Vec<Vec<f64>> = places.map(list).collect();
         let fewest: Vec<String> = lists[0].iter().map(|rate| format!("{rate:.2}")).collect();
-        let found = format!("{} % on {} queues, seed {}", fewest.join(", "), QUEUES[0], self.seeds[0]);
+        let found =
+            format!("{} % on {} queues, seed {}", fewest.join(", "), QUEUES[0], self.seeds[0]);
+
         Claim::descending(quantity, expected, &lists, found)
     }
 
@@ -275,8 +305,10 @@ impl Grid {
     }
 }
 
-pub(super) const RIVALS: [EngineModel; 3] = [EngineModel::PF_RING, EngineModel::Dna, EngineModel::NETMAP];
-pub(super) const BASIC: [EngineModel; 2] = [EngineModel::basic(256, 100), EngineModel::basic(256, 500)];
+pub(super) const RIVALS: [EngineModel; 3] =
+    [EngineModel::PF_RING, EngineModel::Dna, EngineModel::NETMAP];
+pub(super) const BASIC: [EngineModel; 2] =
+    [EngineModel::basic(256, 100), EngineModel::basic(256, 500)];
 pub(super) const THRESHOLDS: [f64; 4] = [0.6, 0.7, 0.8, 0.9];
 
 type MakeAdvanced = fn(u32, u32, f64) -> EngineModel;
@@ -297,6 +329,7 @@ pub(super) fn engines() -> Vec<EngineModel> {
 /// The order of the engines according to text and curves of Figure 11 or 13.
 fn order_claims(grid: &Grid, rivals: &[EngineModel]) -> Vec<Claim> {
     let mut claims = Vec::new();
+
     for &rival in rivals {
         claims.push(grid.order(
             format!("{rival} and {}", BASIC[0]),
@@ -304,6 +337,7 @@ fn order_claims(grid: &Grid, rivals: &[EngineModel]) -> Vec<Claim> {
             &[rival, BASIC[0]],
         ));
     }
+
     for (how, make) in WAYS {
         let order = [BASIC[0], BASIC[1], make(256, 100, 0.6), make(256, 500, 0.6)];
         claims.push(grid.order(
@@ -321,8 +355,8 @@ pub(super) fn figure_eleven_claims(grid: &Grid) -> Vec<Claim> {
     let mut claims = order_claims(grid, &RIVALS);
     let rates: Vec<f64> =
         RIVALS.into_iter().flat_map(|engine| grid.of(engine)).flatten().map(Drops::rate).collect();
-    let (lowest, highest) =
-        (rates.iter().copied().fold(100.0, f64::min), rates.iter().copied().fold(0.0, f64::max));
+    let lowest = rates.iter().copied().fold(100.0, f64::min);
+    let highest = rates.iter().copied().fold(0.0, f64::max);
     claims.push(
         Claim::holds(
             "PF_RING, DNA, NETMAP (abstract)",
@@ -332,11 +366,13 @@ pub(super) fn figure_eleven_claims(grid: &Grid) -> Vec<Claim> {
         )
         .because("With a tolerance of five points at both ends."),
     );
+
     for (how, make) in WAYS {
         let lost = grid.rates(make(256, 500, 0.6), 2);
         let quantity = format!("A-(256,500,60%), six queues (abstract: without loss), {how}");
         claims.push(Claim::points(quantity, 0.0, &lost));
     }
+
     claims
 }
 
@@ -346,10 +382,8 @@ pub(super) fn figure_twelve_claims(grid: &Grid) -> Vec<Claim> {
         let change = |(high, low): (&Drops, &Drops)| low.rate() - high.rate();
         let pairs = grid.of(order[0]).iter().flatten().zip(grid.of(order[3]).iter().flatten());
         let changes: Vec<f64> = pairs.map(change).collect();
-        let (least, most) = (
-            changes.iter().copied().fold(f64::INFINITY, f64::min),
-            changes.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-        );
+        let least = changes.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = changes.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         grid.order(format!("T = 90, 80, 70, 60 %, {how}"), "a lower T loses less", &order).because(format!(
             "From T = 90 % to T = 60 % the loss changes by {least:+.2} to {most:+.2} points. Under an overload of all handlers, a \
              worker that helps earlier also leaves its own rings earlier. The paper's axis ends at 18 %."
@@ -375,13 +409,17 @@ impl Experiment for FiguresElevenAndTwelve {
         let grid = Grid::standard(run, &engines(), Handler::HEAVY)?;
         let sixty = WAYS.map(|(_, make)| [make(256, 100, 0.6), make(256, 500, 0.6)]);
         // Eight curves can be distinguished.
-        let eleven: Vec<EngineModel> =
-            RIVALS.into_iter().chain(BASIC).chain([sixty[0][0], sixty[0][1], sixty[1][0]]).collect();
+        let eleven: Vec<EngineModel> = RIVALS
+            .into_iter()
+            .chain(BASIC)
+            .chain([sixty[0][0], sixty[0][1], sixty[1][0]])
+            .collect();
         let twelve: Vec<EngineModel> = WAYS
             .into_iter()
             .flat_map(|(_, make)| THRESHOLDS.map(|threshold| make(256, 100, threshold)))
             .collect();
-        let claims = figure_eleven_claims(&grid).into_iter().chain(figure_twelve_claims(&grid)).collect();
+        let claims =
+            figure_eleven_claims(&grid).into_iter().chain(figure_twelve_claims(&grid)).collect();
         Ok(Findings {
             what: format!(
                 "The trace on four, five and six queues, each with a handler of {}. In advanced mode other workers \
@@ -411,7 +449,8 @@ impl Experiment for FiguresElevenAndTwelve {
 
 /// Packets per second from 10 s to 32 s.
 fn late_rate(trace: &Trace) -> u64 {
-    let late = trace.queues.iter().flat_map(Load::times).filter(|time| *time >= 10_000_000_000).count();
+    let late =
+        trace.queues.iter().flat_map(Load::times).filter(|time| *time >= 10_000_000_000).count();
     late as u64 / 22
 }
 
@@ -429,8 +468,10 @@ impl Experiment for FigureThirteen {
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
-        let advanced = WAYS.into_iter().flat_map(|(_, make)| [make(256, 100, 0.6), make(256, 500, 0.6)]);
-        let engines: Vec<EngineModel> = RIVALS[..2].iter().copied().chain(BASIC).chain(advanced).collect();
+        let advanced =
+            WAYS.into_iter().flat_map(|(_, make)| [make(256, 100, 0.6), make(256, 500, 0.6)]);
+        let engines: Vec<EngineModel> =
+            RIVALS[..2].iter().copied().chain(BASIC).chain(advanced).collect();
         let grid = Grid::standard(run, &engines, Handler::HEAVY.forwarding())?;
         let mut settings = grid.settings();
         settings.push(("sending".to_owned(), "60 cycles a packet (netmap's)".to_owned()));

@@ -86,11 +86,16 @@ impl Trace {
 
     /// The trace of `seed` with other bursts, on its own number of queues.
     pub fn with_bursts(seed: u64, mix: BurstMix) -> Self {
-        Self::distributed(Model::standard_stream(seed, mix), STANDARD_QUEUES, Duration::ZERO..Duration::MAX)
+        Self::distributed(
+            Model::standard_stream(seed, mix),
+            STANDARD_QUEUES,
+            Duration::ZERO..Duration::MAX,
+        )
     }
 
     fn distributed(stream: Stream, queues: u32, part: Range<Duration>) -> Self {
-        let (start, end) = (part.start.as_nanos() as u64, part.end.as_nanos());
+        let start = part.start.as_nanos() as u64;
+        let end = part.end.as_nanos();
         let rss = Rss::new(HashKey::Standard, queues);
         let mut flow_queues = stream.flows().queues(&rss);
         let mut times = vec![Vec::new(); queues as usize];

@@ -1,5 +1,5 @@
-//! Models of the engines with which the WireCAP paper compares WireCAP, as described in its section 2.1, for
-//! the packets of one receive queue whose handler has a separate processor.
+//! Models of the engines with which the WireCAP paper compares WireCAP, as described in its section
+//! 2.1, for the packets of one receive queue whose handler has a separate processor.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,8 @@ pub struct Fate {
 }
 
 /// PF_RING: the kernel copies each packet from the NIC's ring into a larger buffer, from which the
-/// application reads. Both run on one processor, and the kernel has priority, which causes receive livelock.
+/// application reads. Both run on one processor, and the kernel has priority, which causes receive
+/// livelock.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TypeOne {
     /// Descriptors of the NIC's ring.
@@ -73,7 +74,8 @@ impl Copying {
         self.copied_at.push_back(self.kernel_idle_at);
     }
 
-    /// Copies all waiting packets, and then runs the application until `now`. No packets arrive before that.
+    /// Copies all waiting packets, and then runs the application until `now`. No packets arrive
+    /// before that.
     fn go_on_until(&mut self, time: f64) {
         while self.copied_at.front().is_some_and(|copied| *copied <= time) {
             self.copied_at.pop_front();
@@ -83,8 +85,10 @@ impl Copying {
                 self.buffered += 1;
             }
         }
+
         let from = self.now.max(self.kernel_idle_at);
         self.now = time;
+
         if from < time {
             self.handle_for(time - from);
         }
@@ -106,8 +110,8 @@ impl Copying {
 pub enum Release {
     /// After each packet: DNA.
     EachPacket,
-    /// All found descriptors at once, when their packets have been processed and the application requests more
-    /// from the kernel: netmap's NIOCRXSYNC (Rizzo, USENIX ATC 2012, section 4).
+    /// All found descriptors at once, when their packets have been processed and the application
+    /// requests more from the kernel: netmap's NIOCRXSYNC (Rizzo, USENIX ATC 2012, section 4).
     EachSync,
 }
 
@@ -126,25 +130,34 @@ impl TypeTwo {
     /// The account of packets that arrive at `times`, in nanoseconds.
     pub fn receive(self, times: impl Iterator<Item = u64>) -> Fate {
         let mut fate = Fate::default();
+
         // Number of packets in the ring, and of those that are released at `released_at`.
-        let (mut used, mut in_hand, mut released_at) = (0_usize, 0_usize, 0.0_f64);
+        let mut used = 0_usize;
+        let mut in_hand = 0_usize;
+        let mut released_at = 0.0_f64;
+
         for time in times.map(|time| time as f64) {
             while in_hand > 0 && released_at <= time {
                 used -= in_hand;
                 in_hand = self.take(used);
                 released_at += in_hand as f64 * self.handler_nanos;
             }
+
             fate.packets += 1;
+
             if used == self.ring {
                 fate.capture_drops += 1;
                 continue;
             }
+
             used += 1;
+
             if in_hand == 0 {
                 in_hand = self.take(used);
                 released_at = time + in_hand as f64 * self.handler_nanos;
             }
         }
+
         fate
     }
 
@@ -201,11 +214,12 @@ mod tests {
         }
     }
 
-    /// A sync during a burst finds only its beginning; the rest must find room while the beginning is
-    /// processed.
+    /// A sync during a burst finds only its beginning; the rest must find room while the beginning
+    /// is processed.
     #[test]
     fn late_released_descriptors_lose_packets() {
-        // Five packets, of which the first is taken at once and the other four afterwards, then seven more.
+        // Five packets, of which the first is taken at once and the other four afterwards, then
+        // seven more.
         let times = || even(5, 1).chain((0..7).map(|index| 310 + index));
         assert_eq!(type_two(Release::EachPacket).receive(times()).capture_drops, 1);
         assert_eq!(type_two(Release::EachSync).receive(times()).capture_drops, 3);

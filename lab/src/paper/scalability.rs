@@ -1,9 +1,10 @@
 //! Figure 14: two NICs that forward to each other until the system's bus is saturated.
 //!
-//! The paper names three mechanisms without numbers: the bus carries 20 million packets/s and not 30; WireCAP
-//! does more per packet than DNA; large pools cost page-table walks. But its results imply a range for each
-//! number. The model uses the middle, so it can only show that these mechanisms produce the curves that the
-//! paper describes; it predicts nothing. It does not use the engine's code, which has no bus.
+//! The paper names three mechanisms without numbers: the bus carries 20 million packets/s and not
+//! 30; WireCAP does more per packet than DNA; large pools cost page-table walks. But its results
+//! imply a range for each number. The model uses the middle, so it can only show that these
+//! mechanisms produce the curves that the paper describes; it predicts nothing. It does not use the
+//! engine's code, which has no bus.
 
 use crate::chart::lines::{Axis, Curve, Lines};
 use crate::experiment::{Basis, Claim, Experiment, Findings, Part, Run, RunError, Table, percent};
@@ -41,14 +42,14 @@ fn bus_bracket() -> Bracket {
     Bracket { low: offered(100.0), high: offered(64.0) }
 }
 
-/// WireCAP's seconds per packet on its one processor: short enough for all packets of 100 bytes, and longer
-/// than the bus requires, because DNA loses less with one queue.
+/// WireCAP's seconds per packet on its one processor: short enough for all packets of 100 bytes,
+/// and longer than the bus requires, because DNA loses less with one queue.
 fn processor_bracket(bus: f64) -> Bracket {
     Bracket { low: NICS / bus, high: NICS / offered(100.0) }
 }
 
-/// Bytes of all pools from which on page-table walks reach memory: with R = 500 five queues are too many,
-/// four are not.
+/// Bytes of all pools from which on page-table walks reach memory: with R = 500 five queues are too
+/// many, four are not.
 fn cover_bracket() -> Bracket {
     Bracket { low: pool_bytes(500, 4), high: pool_bytes(500, 5) }
 }
@@ -57,8 +58,8 @@ fn pool_bytes(chunks: u32, queues: u32) -> f64 {
     NICS * f64::from(queues) * f64::from(chunks) * 256.0 * 2048.0
 }
 
-/// Transfers of a forwarded frame of 64 bytes: into memory, to the processor, out of memory, and four
-/// descriptors, four of which make a line. A page-table walk that reaches memory is one more.
+/// Transfers of a forwarded frame of 64 bytes: into memory, to the processor, out of memory, and
+/// four descriptors, four of which make a line. A page-table walk that reaches memory is one more.
 const TRANSFERS: f64 = 4.0;
 
 /// One curve.
@@ -88,14 +89,17 @@ impl Contender {
                 processors.min(bus / (1.0 + walks / TRANSFERS))
             }
         };
+
         let offered = offered(f64::from(frame_bytes));
+
         // All packets of 100 bytes pass, even if the middle of a range is below its end.
         let lost = 100.0 * (1.0 - limit / offered);
         lost.max(0.0)
     }
 }
 
-const CONTENDERS: [Contender; 3] = [Contender::Dna, Contender::WireCap(100), Contender::WireCap(500)];
+const CONTENDERS: [Contender; 3] =
+    [Contender::Dna, Contender::WireCap(100), Contender::WireCap(500)];
 /// The shares of the range for which the order of the curves is checked.
 pub(super) const SHARES: [f64; 3] = [0.25, 0.5, 0.75];
 
@@ -108,21 +112,25 @@ fn curve(contender: Contender, frame_bytes: u32) -> Curve {
 pub(super) fn claims() -> Vec<Claim> {
     let always = |holds: &dyn Fn(f64) -> bool| SHARES.into_iter().all(holds);
     let lost = |contender: Contender, queues, share| contender.lost(64, queues, share);
-    let (dna, small, large) = (CONTENDERS[0], CONTENDERS[1], CONTENDERS[2]);
-    let shown = |queues| CONTENDERS.map(|contender| percent(contender.lost(64, queues, 0.5))).join(", ");
+    let dna = CONTENDERS[0];
+    let small = CONTENDERS[1];
+    let large = CONTENDERS[2];
+    let shown =
+        |queues| CONTENDERS.map(|contender| percent(contender.lost(64, queues, 0.5))).join(", ");
+
     let highest = |frame_bytes| {
         let all = CONTENDERS
             .iter()
             .flat_map(|contender| QUEUES.map(|queues| contender.lost(frame_bytes, queues, 0.5)));
         all.fold(0.0, f64::max)
     };
-    let reason =
-        "The paper gives no number for bus, work per packet or walks; this is what its results imply.";
+    let reason = "The paper gives no number for bus, work per packet or walks; this is what its results imply.";
     let at_once = |quantity: &str, expected: &str, holds: bool, queues| {
         Claim::holds(quantity, expected, holds, shown(queues)).because("DNA, R = 100, R = 500.")
     };
     let claims = [
-        Claim::holds("100 bytes", "no loss", highest(100) == 0.0, percent(highest(100))).because(reason),
+        Claim::holds("100 bytes", "no loss", highest(100) == 0.0, percent(highest(100)))
+            .because(reason),
         Claim::holds(
             "64 bytes",
             "all lose significantly",
@@ -140,9 +148,9 @@ pub(super) fn claims() -> Vec<Claim> {
             "64 bytes, more queues",
             "R = 100 similar to DNA",
             always(&|share| {
-                QUEUES[1..]
-                    .iter()
-                    .all(|&queues| (lost(small, queues, share) - lost(dna, queues, share)).abs() < 2.0)
+                QUEUES[1..].iter().all(|&queues| {
+                    (lost(small, queues, share) - lost(dna, queues, share)).abs() < 2.0
+                })
             }),
             4,
         ),
@@ -150,11 +158,14 @@ pub(super) fn claims() -> Vec<Claim> {
             "64 bytes, five and six queues",
             "R = 500 poor",
             always(&|share| {
-                [5, 6].into_iter().all(|queues| lost(large, queues, share) > lost(small, queues, share))
+                [5, 6]
+                    .into_iter()
+                    .all(|queues| lost(large, queues, share) > lost(small, queues, share))
             }),
             6,
         ),
     ];
+
     claims.map(|claim| claim.only_shown(Basis::Input)).to_vec()
 }
 
@@ -172,7 +183,8 @@ impl Experiment for FigureFourteen {
     }
 
     fn run(&self, _run: &Run<'_>) -> Result<Findings, RunError> {
-        let curves = [(Contender::Dna, 64), (CONTENDERS[1], 64), (CONTENDERS[2], 64), (Contender::Dna, 100)];
+        let curves =
+            [(Contender::Dna, 64), (CONTENDERS[1], 64), (CONTENDERS[2], 64), (Contender::Dna, 100)];
         let lines = Lines {
             x: Axis::of("receive queues per NIC", &QUEUES.map(f64::from)),
             y: Axis::percent("packet drop rate", 30.0),

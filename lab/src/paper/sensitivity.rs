@@ -1,8 +1,10 @@
-//! What Table 1 depends on that the paper does not give: the mix of bursts, the ring's size in practice, and the cost of
-//! PF_RING's copy.
+//! What Table 1 depends on that the paper does not give: the mix of bursts, the ring's size in
+//! practice, and the cost of PF_RING's copy.
 
 use crate::chart::lines::{Axis, Curve, Lines, Look, Point};
-use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, Verdict, percents};
+use crate::experiment::{
+    Claim, Experiment, Findings, Part, Run, RunError, Table, Verdict, percents,
+};
 use wirecap_send::traffic::{BurstMix, PUBLISHED_BURST_PACKETS, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
 
 use super::engines::{Drops, EngineModel};
@@ -20,7 +22,8 @@ const SHARES: [u64; 5] = [60, 70, 80, 90, 100];
 /// Descriptors of the ring.
 const RINGS: [usize; 5] = [256, 512, 1024, 2048, 4096];
 /// The time of a copy, in nanoseconds.
-const COPIES: [f64; 6] = [100.0, 300.0, COPYING_STAGE_NANOS, 1200.0, 1800.0, COPYING_CYCLES / CLOCK_HZ * 1e9];
+const COPIES: [f64; 6] =
+    [100.0, 300.0, COPYING_STAGE_NANOS, 1200.0, 1800.0, COPYING_CYCLES / CLOCK_HZ * 1e9];
 /// The engines that read in the ring, with the number of their row in the table, queue 3.
 const IN_PLACE: [(&str, Release, usize); 2] =
     [("NETMAP", Release::EachSync, 3), ("DNA", Release::EachPacket, 4)];
@@ -42,7 +45,8 @@ enum Job {
 }
 
 impl Job {
-    /// The drop rates: of the engines in place; or of each of them with each ring, and of PF_RING with each copy.
+    /// The drop rates: of the engines in place; or of each of them with each ring, and of PF_RING
+    /// with each copy.
     fn rates(self, seed: u64) -> Vec<f64> {
         match self {
             Self::Mix(mix) => {
@@ -53,11 +57,13 @@ impl Job {
             Self::Standard => {
                 let trace = Trace::with_bursts(seed, BurstMix::STANDARD);
                 let load = &trace.queues[TOLD_BURSTY_QUEUE as usize];
-                let in_place =
-                    IN_PLACE.iter().flat_map(|(_, release, _)| RINGS.map(|ring| lost(load, *release, ring)));
+                let in_place = IN_PLACE
+                    .iter()
+                    .flat_map(|(_, release, _)| RINGS.map(|ring| lost(load, *release, ring)));
                 let hot = &trace.queues[TOLD_HOT_QUEUE as usize..=TOLD_HOT_QUEUE as usize];
-                let copied =
-                    COPIES.map(|nanos| EngineModel::PfRing(nanos).receive(hot, Handler::HEAVY, seed));
+                let copied = COPIES
+                    .map(|nanos| EngineModel::PfRing(nanos).receive(hot, Handler::HEAVY, seed));
+
                 in_place.chain(copied.map(|drops| drops.delivery_rate())).collect()
             }
         }
@@ -83,7 +89,8 @@ impl Series {
     /// Its curve, and the published value as a line.
     fn curves(&self) -> [Curve; 2] {
         let points = self.points.iter().filter_map(|(x, rates)| Point::of(*x, rates)).collect();
-        let ends = [&self.points[0], &self.points[self.points.len() - 1]].map(|(x, _)| (*x, self.printed()));
+        let ends = [&self.points[0], &self.points[self.points.len() - 1]]
+            .map(|(x, _)| (*x, self.printed()));
         [
             Curve { points, ..Curve::new(self.name, []) },
             Curve { look: Look::Thin, ..Curve::new(format!("{}, paper", self.name), ends) },
@@ -116,27 +123,31 @@ fn log(name: &str, ticks: &[f64]) -> Axis {
 fn simulate(run: &Run<'_>, seeds: &[u64]) -> Result<Vec<Dependence>, RunError> {
     let mix = |shortest| BurstMix { shortest, ..BurstMix::STANDARD };
     let share = |share_percent| BurstMix { share_percent, ..BurstMix::STANDARD };
-    let mixes: Vec<BurstMix> = SHORTEST.into_iter().map(mix).chain(SHARES.into_iter().map(share)).collect();
+    let mixes: Vec<BurstMix> =
+        SHORTEST.into_iter().map(mix).chain(SHARES.into_iter().map(share)).collect();
     let what = std::iter::once(Job::Standard).chain(mixes.into_iter().map(Job::Mix));
-    let jobs: Vec<(Job, u64)> = what.flat_map(|job| seeds.iter().map(move |&seed| (job, seed))).collect();
+    let jobs: Vec<(Job, u64)> =
+        what.flat_map(|job| seeds.iter().map(move |&seed| (job, seed))).collect();
+
     let name = |(job, seed): &(Job, u64)| match job {
         Job::Mix(mix) => format!("bursts of at least {} packets, seed {seed}", mix.shortest),
         Job::Standard => format!("rings and copies, seed {seed}"),
     };
     let rates = parallel::map(run, &jobs, name, |&(job, seed)| job.rates(seed))?;
+
     // One rate of a job, by seed.
     let of = |job: usize, rate: usize| -> Vec<f64> {
         let runs = &rates[job * seeds.len()..(job + 1) * seeds.len()];
         runs.iter().map(|rates| rates[rate]).collect()
     };
-    let in_place = |rates: &dyn Fn(usize) -> Vec<(f64, Vec<f64>)>| {
-        let series = |(index, &(name, _, row)): (usize, &(&'static str, Release, usize))| Series {
-            name,
-            row,
-            points: rates(index),
+    let in_place =
+        |rates: &dyn Fn(usize) -> Vec<(f64, Vec<f64>)>| {
+            let series = |(index, &(name, _, row)): (usize, &(&'static str, Release, usize))| {
+                Series { name, row, points: rates(index) }
+            };
+            IN_PLACE.iter().enumerate().map(series).collect()
         };
-        IN_PLACE.iter().enumerate().map(series).collect()
-    };
+
     let by_shortest = |engine: usize| {
         let points = SHORTEST.iter().enumerate();
         points.map(|(job, &shortest)| (f64::from(shortest), of(1 + job, engine))).collect()
@@ -145,13 +156,16 @@ fn simulate(run: &Run<'_>, seeds: &[u64]) -> Result<Vec<Dependence>, RunError> {
         let points = SHARES.iter().enumerate();
         points.map(|(job, &share)| (share as f64, of(1 + SHORTEST.len() + job, engine))).collect()
     };
+
     let by_ring = |engine: usize| {
         let points = RINGS.iter().enumerate();
         points.map(|(place, &ring)| (ring as f64, of(0, engine * RINGS.len() + place))).collect()
     };
     let copies = COPIES.iter().enumerate();
-    let by_copy =
-        copies.map(|(place, &nanos)| (nanos, of(0, IN_PLACE.len() * RINGS.len() + place))).collect();
+    let by_copy = copies
+        .map(|(place, &nanos)| (nanos, of(0, IN_PLACE.len() * RINGS.len() + place)))
+        .collect();
+
     Ok(vec![
         Dependence {
             name: "shortest-burst",
@@ -168,7 +182,10 @@ fn simulate(run: &Run<'_>, seeds: &[u64]) -> Result<Vec<Dependence>, RunError> {
                 "Queue 3 by the share of packets in bursts. The model uses {} %.",
                 BurstMix::STANDARD.share_percent
             ),
-            x: Axis { unit: " %", ..Axis::of("packets in bursts", &SHARES.map(|share| share as f64)) },
+            x: Axis {
+                unit: " %",
+                ..Axis::of("packets in bursts", &SHARES.map(|share| share as f64))
+            },
             series: in_place(&by_share),
         },
         Dependence {
@@ -193,7 +210,8 @@ fn simulate(run: &Run<'_>, seeds: &[u64]) -> Result<Vec<Dependence>, RunError> {
     ])
 }
 
-/// Which of the tried mixes and rings meet both published values of queue 3 with every seed, in a sentence.
+/// Which of the tried mixes and rings meet both published values of queue 3 with every seed, in a
+/// sentence.
 fn conclusion(dependences: &[Dependence]) -> String {
     let both = dependences.iter().filter(|dependence| dependence.series.len() == IN_PLACE.len());
     let meets = |series: &Series, place: usize| {
@@ -220,7 +238,9 @@ fn conclusion(dependences: &[Dependence]) -> String {
 }
 
 fn table(dependences: &[Dependence]) -> Table {
-    let mut table = Table::new("The same as numbers.", &["depends on", "value", "engine", "drops", "paper"]);
+    let mut table =
+        Table::new("The same as numbers.", &["depends on", "value", "engine", "drops", "paper"]);
+
     for dependence in dependences {
         for series in &dependence.series {
             for (x, rates) in &series.points {
@@ -264,7 +284,8 @@ impl Experiment for Sensitivity {
             ..Findings::default()
         };
         for dependence in &dependences {
-            findings = findings.with_lines(dependence.name, &*dependence.caption, &dependence.lines());
+            findings =
+                findings.with_lines(dependence.name, &*dependence.caption, &dependence.lines());
         }
         Ok(findings.with_table("table-1-sensitivity", table(&dependences)))
     }

@@ -1,4 +1,5 @@
-//! Load sharing as in the paper compared with wirecap's: capture threads that push, workers that pull.
+//! Load sharing as in the paper compared with wirecap's: capture threads that push, workers that
+//! pull.
 
 use std::time::Duration;
 
@@ -42,6 +43,7 @@ pub(super) fn scenes() -> Vec<Scene> {
     let scene = |name, loads| Scene { name, loads, mishaps: vec![] };
     let stuck = Mishap::Stuck { worker: 0, at, lasting: Duration::from_secs(10) };
     let leaves = Mishap::Leaves { worker: 0, at };
+
     vec![
         scene(BALANCED, of(&[0.9; 6])),
         scene("one queue at 160 %, one at 20 %", of(&[1.6, 0.2])),
@@ -51,7 +53,10 @@ pub(super) fn scenes() -> Vec<Scene> {
             vec![Load::Burst { packets: 20_000, rate: LINE_RATE }, even(0.1), even(0.1)],
         ),
         scene(OVERLOADED, of(&[2.0, 0.8, 0.8, 0.8])),
-        Scene { mishaps: vec![stuck], ..scene("30 % each, a worker stuck for 10 s", of(&[0.3; 3])) },
+        Scene {
+            mishaps: vec![stuck],
+            ..scene("30 % each, a worker stuck for 10 s", of(&[0.3; 3]))
+        },
         Scene { mishaps: vec![leaves], ..scene(ENDING, of(&[1.5, 0.2, 0.2])) },
     ]
 }
@@ -74,23 +79,32 @@ pub(super) fn simulate(run: &Run<'_>, scenes: &[Scene]) -> Result<Played, RunErr
     for scene in scenes {
         jobs.extend(seeds.iter().flat_map(|&seed| WAYS.map(|sharing| (scene, sharing, seed))));
     }
+
     let receive = |(scene, sharing, seed): &(&Scene, Sharing, u64)| {
-        let wirecap =
-            WireCap { chunk_cells: CHUNK_CELLS, chunks: 100, mode: Mode::Advanced(0.6), sharing: *sharing };
+        let wirecap = WireCap {
+            chunk_cells: CHUNK_CELLS,
+            chunks: 100,
+            mode: Mode::Advanced(0.6),
+            sharing: *sharing,
+        };
         wirecap.receive(&scene.loads, Handler::HEAVY, *seed, scene.mishaps.clone())
     };
     let drops = parallel::map(run, &jobs, |(scene, ..)| scene.name.to_owned(), receive)?;
     let pairs: Vec<[Drops; 2]> = drops.chunks(2).map(|pair| [pair[0], pair[1]]).collect();
+
     Ok(Played { drops: pairs.chunks(seeds.len()).map(<[_]>::to_vec).collect(), seeds })
 }
 
-/// The group's guarantees, for both ways of sharing load. They are our expectations; the paper states none.
+/// The group's guarantees, for both ways of sharing load. They are our expectations; the paper
+/// states none.
 pub(super) fn claims(scenes: &[Scene], played: &Played) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (scene, pairs) in scenes.iter().zip(&played.drops) {
-        let always = |holds: fn(&Drops, &Drops) -> bool| pairs.iter().all(|[push, pull]| holds(push, pull));
+        let always =
+            |holds: fn(&Drops, &Drops) -> bool| pairs.iter().all(|[push, pull]| holds(push, pull));
         let numbers = |count: fn(&Drops) -> u64| {
-            let [push, pull] = [0, 1].map(|way| super::range(pairs.iter().map(|pair| count(&pair[way]))));
+            let [push, pull] =
+                [0, 1].map(|way| super::range(pairs.iter().map(|pair| count(&pair[way]))));
             format!("{pull} packets pulled, {push} pushed")
         };
         let lost = || numbers(drops_of);
@@ -151,8 +165,15 @@ impl Experiment for PushAndPull {
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
         let scenes = scenes();
         let played = simulate(run, &scenes)?;
-        let columns =
-            ["scene", "way", "lost", "packets lost", "offloaded", "longest delay", "largest backlog"];
+        let columns = [
+            "scene",
+            "way",
+            "lost",
+            "packets lost",
+            "offloaded",
+            "longest delay",
+            "largest backlog",
+        ];
         let mut table = Table::new(
             "A-(256,100,60%), 20 s; loads as shares of a handler's capacity; offloaded: share of packets that another worker processed.",
             &columns,

@@ -65,7 +65,8 @@ const OTHER_SEEDS: u64 = 5;
 
 pub(super) fn simulate(run: &Run<'_>) -> Result<Found, RunError> {
     let seeds = super::seeds(run, OTHER_SEEDS);
-    let of_seeds = parallel::map(run, &seeds, |seed| format!("seed {seed}"), |&seed| OfSeed::simulate(seed))?;
+    let of_seeds =
+        parallel::map(run, &seeds, |seed| format!("seed {seed}"), |&seed| OfSeed::simulate(seed))?;
     Ok(Found { seeds, of_seeds })
 }
 
@@ -84,14 +85,16 @@ pub(super) fn claims(found: &Found) -> Vec<Claim> {
     for (row, (engine, queue, capture, delivery)) in PRINTED.into_iter().enumerate() {
         type Rate = fn(&Drops) -> f64;
         let rates = |rate: Rate| found.rates(|found| rate(&found.printed[row]));
-        let [of_capture, of_delivery] = [Drops::capture_rate as Rate, Drops::delivery_rate].map(rates);
+        let [of_capture, of_delivery] =
+            [Drops::capture_rate as Rate, Drops::delivery_rate].map(rates);
         let (kind, printed, rates, others) = if capture > 0.0 {
             ("capture", capture, of_capture, of_delivery)
         } else {
             ("delivery", delivery, of_delivery, of_capture)
         };
         rest.iter_mut().zip(others).for_each(|(rest, other)| *rest = rest.max(other));
-        let claim = Claim::points(format!("{engine}, queue {queue}: {kind} drops"), printed, &rates);
+        let claim =
+            Claim::points(format!("{engine}, queue {queue}: {kind} drops"), printed, &rates);
         claims.push(match (engine, queue) {
             (EngineModel::Netmap(_), TOLD_BURSTY_QUEUE) => claim.because(format!(
                 "Depends on the lengths of the bursts, which are ours: the paper gives one. With ixgbe's default of 512 \
@@ -136,7 +139,8 @@ pub(super) fn claims(found: &Found) -> Vec<Claim> {
 
 /// The claims of the text about x = 0.
 fn idle_claims(of_seeds: &[OfSeed]) -> Vec<Claim> {
-    let is_mapped = |row: &usize| matches!(PRINTED[*row].0, EngineModel::Dna | EngineModel::Netmap(_));
+    let is_mapped =
+        |row: &usize| matches!(PRINTED[*row].0, EngineModel::Dna | EngineModel::Netmap(_));
     let rates = of_seeds
         .iter()
         .flat_map(|found| (0..PRINTED.len()).filter(is_mapped).map(|row| found.idle[row].rate()));
@@ -170,7 +174,8 @@ impl Experiment for TableOne {
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
         let found = simulate(run)?;
         let columns = ["queue", "engine", "kind", "drops", "other seeds", "paper"];
-        let mut table = Table::new("Packet drop rates, x = 300; in the last column as printed.", &columns);
+        let mut table =
+            Table::new("Packet drop rates, x = 300; in the last column as printed.", &columns);
         for (row, (engine, queue, capture, delivery)) in PRINTED.into_iter().enumerate() {
             type Rate = fn(&Drops) -> f64;
             for (kind, rate, printed) in [

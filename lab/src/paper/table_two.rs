@@ -1,5 +1,6 @@
-//! Table 2: what each engine is for, and what it lacks. The paper states that in words; here each deficiency is a scene
-//! in which the engine must show it, and WireCAP must not. The loads are ours, so the results are only shown.
+//! Table 2: what each engine is for, and what it lacks. The paper states that in words; here each
+//! deficiency is a scene in which the engine must show it, and WireCAP must not. The loads are
+//! ours, so the results are only shown.
 
 use std::fmt;
 
@@ -89,15 +90,20 @@ impl Scene {
 impl fmt::Display for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Burst => write!(f, "a burst of {} packets at line rate, x = 300", grouped(BURST_PACKETS)),
+            Self::Burst => {
+                write!(f, "a burst of {} packets at line rate, x = 300", grouped(BURST_PACKETS))
+            }
             Self::Overloaded => f.write_str("one queue at 160 % of a handler's rate, one at 20 %"),
-            Self::LineRate => write!(f, "{} packets at line rate, x = 0", grouped(LINE_RATE_PACKETS)),
+            Self::LineRate => {
+                write!(f, "{} packets at line rate, x = 0", grouped(LINE_RATE_PACKETS))
+            }
         }
     }
 }
 
 const WIRECAP: EngineModel = EngineModel::pushing(256, 100, 0.6);
-const ENGINES: [EngineModel; 4] = [WIRECAP, EngineModel::Dna, EngineModel::NETMAP, EngineModel::PF_RING];
+const ENGINES: [EngineModel; 4] =
+    [WIRECAP, EngineModel::Dna, EngineModel::NETMAP, EngineModel::PF_RING];
 /// The drops of each engine in each scene: by scene, by engine, then by seed.
 pub(super) struct Played {
     seeds: Vec<u64>,
@@ -107,22 +113,28 @@ pub(super) struct Played {
 pub(super) fn simulate(run: &Run<'_>) -> Result<Played, RunError> {
     let seeds = super::seeds(run, super::OTHER_SEEDS);
     let mut jobs = Vec::new();
+
     for scene in Scene::ALL {
-        jobs.extend(ENGINES.iter().flat_map(|&engine| seeds.iter().map(move |&seed| (scene, engine, seed))));
+        jobs.extend(
+            ENGINES.iter().flat_map(|&engine| seeds.iter().map(move |&seed| (scene, engine, seed))),
+        );
     }
+
     let name = |(scene, engine, _): &(Scene, EngineModel, u64)| format!("{engine}, {scene}");
     let drops = parallel::map(run, &jobs, name, |(scene, engine, seed)| {
         engine.receive(&scene.loads(), scene.handler(), *seed)
     })?;
     let of_scene = |drops: &[Drops]| drops.chunks(seeds.len()).map(<[Drops]>::to_vec).collect();
     let drops = drops.chunks(ENGINES.len() * seeds.len()).map(of_scene).collect();
+
     Ok(Played { seeds, drops })
 }
 
 impl Played {
     fn of(&self, scene: Scene, engine: EngineModel) -> &[Drops] {
         let place = Scene::ALL.iter().position(|other| *other == scene).expect("one of all");
-        let row = ENGINES.iter().position(|other| *other == engine).expect("an engine of this table");
+        let row =
+            ENGINES.iter().position(|other| *other == engine).expect("an engine of this table");
         &self.drops[place][row]
     }
 
@@ -132,7 +144,8 @@ impl Played {
 
     /// That `engine` loses significantly in `scene`, in which WireCAP loses nothing.
     fn lacks(&self, engine: EngineModel, what: &str, scene: Scene) -> Claim {
-        let (lost, ours) = (self.rates(scene, engine), self.rates(scene, WIRECAP));
+        let lost = self.rates(scene, engine);
+        let ours = self.rates(scene, WIRECAP);
         let is_shown = lost.iter().all(|rate| *rate > 5.0) && ours.iter().all(|rate| *rate == 0.0);
         let found = format!("{}; {WIRECAP}: {}", percents(&lost), percents(&ours));
         Claim::holds(format!("{engine}: {what}"), "it loses, WireCAP does not", is_shown, found)
@@ -146,12 +159,16 @@ const CELL_BYTES: f64 = 2048.0;
 
 pub(super) fn claims(played: &Played) -> Vec<Claim> {
     let mib = |cells: f64| cells * CELL_BYTES / f64::from(1 << 20);
-    let (pool, ring) = (mib(256.0 * 100.0), mib(RING as f64));
+    let pool = mib(256.0 * 100.0);
+    let ring = mib(RING as f64);
     let copied = played.of(Scene::LineRate, EngineModel::PF_RING);
     let rates = |rate: fn(&Drops) -> f64| copied.iter().map(rate).collect::<Vec<_>>();
-    let (capture, delivery) = (rates(Drops::capture_rate), rates(Drops::delivery_rate));
-    let is_livelock =
-        |drops: &Drops| drops.rate() > 5.0 && drops.fate.capture_drops.min(drops.fate.delivery_drops) > 0;
+    let capture = rates(Drops::capture_rate);
+    let delivery = rates(Drops::delivery_rate);
+    let is_livelock = |drops: &Drops| {
+        drops.rate() > 5.0 && drops.fate.capture_drops.min(drops.fate.delivery_drops) > 0
+    };
+
     vec![
         played.lacks(EngineModel::Dna, "limited buffers", Scene::Burst),
         played.lacks(EngineModel::NETMAP, "limited buffers", Scene::Burst),
@@ -197,12 +214,14 @@ impl Experiment for TableTwo {
 
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
         let played = simulate(run)?;
-        let mut table = Table::new("Table 2, in short.", &["engine", "goal", "deficiency", "shown here by"]);
+        let mut table =
+            Table::new("Table 2, in short.", &["engine", "goal", "deficiency", "shown here by"]);
         for Row { engines, goal, deficiency, shown_by } in ROWS {
             table.row([engines, goal, deficiency, shown_by].map(str::to_owned));
         }
-        let columns: Vec<String> =
-            std::iter::once("scene".to_owned()).chain(ENGINES.map(|engine| engine.to_string())).collect();
+        let columns: Vec<String> = std::iter::once("scene".to_owned())
+            .chain(ENGINES.map(|engine| engine.to_string()))
+            .collect();
         let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
         let mut lost = Table::new("Packet drop rates.", &columns);
         for scene in Scene::ALL {

@@ -1,7 +1,7 @@
 //! The required agreement between paper and simulation.
 //!
-//! In a debug build the engine checks every posted cell, and a packet takes ten times as long. So a debug build
-//! runs a part of the trace; `make models` runs all of it in a release build.
+//! In a debug build the engine checks every posted cell, and a packet takes ten times as long. So a
+//! debug build runs a part of the trace; `make models` runs all of it in a release build.
 
 use std::time::Duration;
 
@@ -25,7 +25,11 @@ fn check_except(claims: &[Claim], differing: &[&str]) {
 }
 
 fn quantities(claims: &[Claim], verdict: Verdict) -> Vec<&str> {
-    claims.iter().filter(|claim| claim.verdict == verdict).map(|claim| claim.quantity.as_str()).collect()
+    claims
+        .iter()
+        .filter(|claim| claim.verdict == verdict)
+        .map(|claim| claim.quantity.as_str())
+        .collect()
 }
 
 /// The result of Table 1 that the model does not meet: the lengths of queue 3's bursts are ours.
@@ -55,7 +59,8 @@ fn bursts_are_lost_as_figure_9_says() {
         &[6_000, 100_000],
         Handler::HEAVY,
     );
-    let claims = bursts::figure_nine_claims(&curves.unwrap(), &[bursts::largest_lossless_burst(SEED)]);
+    let claims =
+        bursts::figure_nine_claims(&curves.unwrap(), &[bursts::largest_lossless_burst(SEED)]);
     check(&claims);
     assert_eq!(quantities(&claims, Verdict::NotDerivable), ["DNA, P = 6,000"]);
 }
@@ -73,7 +78,8 @@ fn each_engine_has_the_deficiency_of_table_2() {
 #[test]
 fn only_the_pools_size_counts() {
     let bursts = &[20_000, 26_000, 50_000, 100_000];
-    let curves = bursts::Curves::simulate(&run(Effort::Quick), &bursts::FIGURE_TEN, bursts, Handler::HEAVY);
+    let curves =
+        bursts::Curves::simulate(&run(Effort::Quick), &bursts::FIGURE_TEN, bursts, Handler::HEAVY);
     check(&[bursts::figure_ten_claim(&curves.unwrap())]);
 }
 
@@ -107,18 +113,26 @@ fn pulling_loses_no_more_than_pushing() {
     assert!(claims.iter().all(|claim| !claim.counts()), "our own expectations: {claims:#?}");
 }
 
-/// Long-term imbalance begins at 10 s. Two seconds of it fill the pool of the hot queue, but not those of a whole group, so
-/// they do not show the order of advanced groups; the whole trace does.
+/// Long-term imbalance begins at 10 s. Two seconds of it fill the pool of the hot queue, but not
+/// those of a whole group, so they do not show the order of advanced groups; the whole trace does.
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "the whole trace is tried")]
 fn advanced_mode_loses_less_than_basic_mode_early() {
     let part = Duration::from_millis(9_800)..Duration::from_secs(12);
     let traces = |seed| [Trace::standard_part(seed, 4, part.clone())];
     let basic = imbalance::BASIC[0];
+
     for (how, make) in imbalance::WAYS {
         let engines = [basic, make(256, 100, 0.9), make(256, 100, 0.6), make(256, 500, 0.6)];
-        let grid = imbalance::Grid::simulate(&run(Effort::Quick), &engines, &[SEED], traces, Handler::HEAVY);
+        let grid = imbalance::Grid::simulate(
+            &run(Effort::Quick),
+            &engines,
+            &[SEED],
+            traces,
+            Handler::HEAVY,
+        );
         let grid = grid.unwrap();
+
         for advanced in &engines[1..] {
             let order = grid.order(how, "", &[basic, *advanced]);
             assert_eq!(order.verdict, Verdict::Holds, "{order:#?}");
@@ -132,11 +146,15 @@ fn figures_11_to_13_are_as_the_paper_says() {
     let traces = |seed| imbalance::QUEUES.map(|queues| Trace::standard(seed, queues));
     let engines = imbalance::engines();
     let grid =
-        imbalance::Grid::simulate(&run(Effort::Quick), &engines, &[SEED], traces, Handler::HEAVY).unwrap();
+        imbalance::Grid::simulate(&run(Effort::Quick), &engines, &[SEED], traces, Handler::HEAVY)
+            .unwrap();
     check(&imbalance::figure_eleven_claims(&grid));
+
     let twelve = imbalance::figure_twelve_claims(&grid);
+
     // By less than a twentieth of a point in all, and by less than two hundredths from 70 to 60 %.
     assert_eq!(twelve[0].verdict, Verdict::Tie, "{:#?}", twelve[0]);
+
     // A finding: if workers pull and the whole group is overloaded, a lower T loses slightly more.
     assert_eq!(twelve[1].verdict, Verdict::Differs, "{:#?}", twelve[1]);
     assert!(twelve[1].quantity.ends_with("pulled"));

@@ -6,7 +6,9 @@ pub(crate) mod belongings;
 mod running;
 
 #[allow(unused_imports, reason = "each test file uses a part of it")]
-pub(crate) use running::{Finished, Running, run as lab, run_unprivileged as lab_unprivileged, start};
+pub(crate) use running::{
+    Finished, Running, run as lab, run_unprivileged as lab_unprivileged, start,
+};
 
 /// The program.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_wirecap-lab");

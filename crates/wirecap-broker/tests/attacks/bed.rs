@@ -1,5 +1,5 @@
-//! The place of the attacks: a namespace with a captured interface and another one, a second namespace with an interface of the same
-//! index, and a broker in the first.
+//! The place of the attacks: a namespace with a captured interface and another one, a second
+//! namespace with an interface of the same index, and a broker in the first.
 
 use std::env;
 use std::os::fd::OwnedFd;
@@ -87,8 +87,13 @@ impl Bed {
 
     /// The interfaces of the packet sockets in the namespace; 0 is none, or all.
     pub(crate) fn packet_sockets(&self) -> Vec<u32> {
-        let table = self.in_here(|| std::fs::read_to_string("/proc/thread-self/net/packet").unwrap());
-        table.lines().skip(1).map(|line| line.split_whitespace().nth(4).unwrap().parse().unwrap()).collect()
+        let table =
+            self.in_here(|| std::fs::read_to_string("/proc/thread-self/net/packet").unwrap());
+        table
+            .lines()
+            .skip(1)
+            .map(|line| line.split_whitespace().nth(4).unwrap().parse().unwrap())
+            .collect()
     }
 
     /// Whether no AF_XDP socket is bound to a queue: then another one can be.
@@ -115,7 +120,8 @@ impl Bed {
     pub(crate) fn send(&self, queue: u16, count: u64) {
         let mut sender = AfXdpSender::on(&self.captured.sender, queue.into()).unwrap();
         let traffic = Traffic::to(&self.captured.receiver);
-        (0..count).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
+        (0..count)
+            .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
         sender.flush().unwrap();
     }
 }
@@ -132,7 +138,8 @@ impl Interface {
 }
 
 fn output(namespace: &Namespace, program: &str, arguments: &[&str]) -> String {
-    let output = namespace.run_in(|| Command::new(program).args(arguments).output()).unwrap().unwrap();
+    let output =
+        namespace.run_in(|| Command::new(program).args(arguments).output()).unwrap().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -140,7 +147,10 @@ fn output(namespace: &Namespace, program: &str, arguments: &[&str]) -> String {
 /// Terms with all queues of the captured interface, or some.
 pub(crate) fn terms(queues: Option<&[u32]>) -> Terms {
     Terms {
-        interfaces: vec![Permitted { name: CAPTURED.to_owned(), queues: queues.map(<[u32]>::to_vec) }],
+        interfaces: vec![Permitted {
+            name: CAPTURED.to_owned(),
+            queues: queues.map(<[u32]>::to_vec),
+        }],
         any: false,
         user: User { name: "nobody".to_owned(), uid: 65534, gid: 65534 },
         directory: PathBuf::from("/nonexistent/recordings"),
@@ -305,7 +315,8 @@ pub(crate) fn plan(device: &DeviceSummary, queues: &[u32]) -> HookPlan {
     }
 }
 
-/// A capture of another process on a queue of the captured interface, which the attacker must not disturb.
+/// A capture of another process on a queue of the captured interface, which the attacker must not
+/// disturb.
 pub(crate) struct Sentinel {
     capture: Capture,
     worker: Worker,
@@ -330,7 +341,9 @@ impl Sentinel {
         let mut taken = 0;
         while taken < 1000 {
             let chunk = self.worker.next_chunk_timeout(Duration::from_secs(3)).unwrap();
-            let Some(chunk) = chunk else { panic!("{taken} of 1000 packets of another capture arrived") };
+            let Some(chunk) = chunk else {
+                panic!("{taken} of 1000 packets of another capture arrived")
+            };
             taken += chunk.len();
         }
         assert_eq!(taken, 1000);

@@ -116,7 +116,8 @@ impl Folder {
 }
 
 pub(crate) fn the_command_runs_only_for_paths_in_the_directory() {
-    let (bed, folder) = (Bed::new(), Folder::new());
+    let bed = Bed::new();
+    let folder = Folder::new();
     let attacker = folder.attacker(&bed);
     let recordings = folder.path("recordings");
     let outside = [
@@ -135,19 +136,25 @@ pub(crate) fn the_command_runs_only_for_paths_in_the_directory() {
         attacker.is_refused(&run(path));
     }
     // The kernel does not know such a path.
-    let reply = attacker.ask(&Ask::Run { path: [recordings.as_os_str().as_bytes(), b"/a\0b"].concat() }).0;
+    let reply =
+        attacker.ask(&Ask::Run { path: [recordings.as_os_str().as_bytes(), b"/a\0b"].concat() }).0;
     assert!(is_refusal(&reply), "{reply:?}");
     let inside = recordings.join("trace; touch x $(id)");
     attacker.is_done(&run(&inside));
     wait_until("the command has run", || !folder.notes().is_empty());
     attacker.end();
-    assert_eq!(folder.notes(), format!("{}\n", inside.display()), "as one word, and for no other path");
+    assert_eq!(
+        folder.notes(),
+        format!("{}\n", inside.display()),
+        "as one word, and for no other path"
+    );
 }
 
-/// The broker opens no file for a command, whose user is that of the recording: so a symbolic link leads to nothing that the user
-/// could not open anyway, and the path is passed on as it is.
+/// The broker opens no file for a command, whose user is that of the recording: so a symbolic link
+/// leads to nothing that the user could not open anyway, and the path is passed on as it is.
 pub(crate) fn a_link_in_the_directory_is_only_a_name() {
-    let (bed, folder) = (Bed::new(), Folder::new());
+    let bed = Bed::new();
+    let folder = Folder::new();
     let secret = folder.path("secret");
     fs::write(&secret, "root's").unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();

@@ -80,7 +80,8 @@ pub(crate) fn an_invalid_filter_never_becomes_a_program() {
     // Other captures on this machine have programs of the same name, but with other maps.
     let programs = programs("wirecap_v1");
     let (_, maps) = programs.iter().find(|(id, _)| *id == attached).unwrap();
-    let own = programs.iter().filter(|(_, other)| other.iter().any(|map| maps.contains(map))).count();
+    let own =
+        programs.iter().filter(|(_, other)| other.iter().any(|map| maps.contains(map))).count();
     assert!((1..=2).contains(&own), "the attached and the prepared one: {own} of {programs:?}");
     attacker.end();
 }
@@ -106,7 +107,10 @@ pub(crate) fn a_filter_reads_nothing_beyond_the_packet() {
             Reply::Filters(Where::Program) => {}
             reply => {
                 attacker.is_done(&Ask::Release { object: turn });
-                assert!(is_refusal(&reply) || matches!(reply, Reply::Filters(_)), "{what}: {reply:?}");
+                assert!(
+                    is_refusal(&reply) || matches!(reply, Reply::Filters(_)),
+                    "{what}: {reply:?}"
+                );
                 continue;
             }
         }
@@ -132,7 +136,8 @@ pub(crate) fn a_filter_that_the_kernel_does_not_run_runs_in_user_space() {
     let attacker = Attacker::new(&bed, &terms(None));
     let (hook, _) = attacker.open(&plan(&bed.device(CAPTURED), &[0]));
     // The longest that is permitted, and one whose jumps are too many for the verifier.
-    let jumps: Vec<Sent> = (0..20_000).map(|_| (0x15, 0, 0, 7)).chain([(RETURN, 0, 0, 1)]).collect();
+    let jumps: Vec<Sent> =
+        (0..20_000).map(|_| (0x15, 0, 0, 7)).chain([(RETURN, 0, 0, 1)]).collect();
     for insns in [long(32_768), jumps] {
         let reply = attacker.exchange(&preparing(hook, &insns)).0;
         assert!(matches!(reply, Reply::Filters(Where::UserSpace(_))), "{reply:?}");

@@ -1,4 +1,5 @@
-//! Sequences of requests that are correct in form, with numbers that exist and others, and what they change in the kernel.
+//! Sequences of requests that are correct in form, with numbers that exist and others, and what
+//! they change in the kernel.
 
 use std::env;
 use std::fs;
@@ -191,7 +192,8 @@ struct Client<'a> {
     /// The numbers of its replies.
     numbers: Vec<u32>,
     descriptors: Vec<OwnedFd>,
-    /// A socket is bound to the queue in the terms. Another attempt would take the ten seconds for which a queue may stay busy.
+    /// A socket is bound to the queue in the terms. Another attempt would take the ten seconds for
+    /// which a queue may stay busy.
     is_bound: bool,
 }
 
@@ -295,8 +297,12 @@ impl Client<'_> {
             Intent::Promiscuous(place) => Ask::Promiscuous { ifindex: self.index(*place) },
             Intent::GuardedHooks(place) => Ask::GuardedHooks { ifindex: self.index(*place) },
             Intent::AttachLock(description) => Ask::AttachLock(self.device(description)),
-            Intent::OpenHook(plan, turn) => Ask::OpenHook { plan: self.plan(plan), turn: self.number(*turn) },
-            Intent::Hook(hook, change) => Ask::Hook { hook: self.number(*hook), ask: self.change(change) },
+            Intent::OpenHook(plan, turn) => {
+                Ask::OpenHook { plan: self.plan(plan), turn: self.number(*turn) }
+            }
+            Intent::Hook(hook, change) => {
+                Ask::Hook { hook: self.number(*hook), ask: self.change(change) }
+            }
             Intent::Release(object) => Ask::Release { object: self.number(*object) },
             Intent::Run(path) => {
                 let directory = self.stage.directory.as_os_str().as_bytes();
@@ -328,7 +334,9 @@ impl Client<'_> {
 
     fn change(&self, change: &Change) -> HookAsk {
         match change {
-            Change::Receive(key, socket) => HookAsk::Receive { key: *key, socket: self.number(*socket) },
+            Change::Receive(key, socket) => {
+                HookAsk::Receive { key: *key, socket: self.number(*socket) }
+            }
             Change::Prepare(choice) => HookAsk::Prepare(choice.map(filter)),
             Change::Exchange(turn) => HookAsk::Exchange { turn: self.number(*turn) },
             Change::PrepareToPass => HookAsk::PrepareToPass,
@@ -381,8 +389,13 @@ struct Stage {
 impl Stage {
     fn play(&self, intents: &[Intent]) {
         let attacker = Attacker::new(&self.bed, &self.terms);
-        let mut client =
-            Client { stage: self, attacker, numbers: Vec::new(), descriptors: Vec::new(), is_bound: false };
+        let mut client = Client {
+            stage: self,
+            attacker,
+            numbers: Vec::new(),
+            descriptors: Vec::new(),
+            is_bound: false,
+        };
         for intent in intents {
             client.act(intent);
             assert!(client.attacker.broker_is_alive(), "{intent:?} ended the broker");
@@ -412,14 +425,20 @@ impl Stage {
         assert!(sockets.iter().all(is_permitted), "packet sockets of {sockets:?}");
         if !is_running {
             assert_eq!(sockets, self.sockets, "packet sockets that remain");
-            assert_eq!(bed.promiscuity(CAPTURED), self.promiscuity, "the interface stays promiscuous");
+            assert_eq!(
+                bed.promiscuity(CAPTURED),
+                self.promiscuity,
+                "the interface stays promiscuous"
+            );
         }
         let now = programs("wirecap_v1");
         for program in &self.programs {
             assert!(now.contains(program), "the sentinel's program and maps {program:?}: {now:?}");
         }
-        let mut files: Vec<_> =
-            fs::read_dir(self.folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        let mut files: Vec<_> = fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|file| file.unwrap().file_name())
+            .collect();
         files.sort();
         assert_eq!(files, ["recordings", "secret"], "a file outside of the directory");
         let written = fs::read_dir(&self.directory).unwrap().count();
@@ -435,7 +454,8 @@ impl Attacker {
 }
 
 pub(crate) fn sequences_of_requests_gain_nothing() {
-    let seconds = env::var(SECONDS).ok().map_or(SECONDS_DEFAULT, |seconds| seconds.parse().unwrap());
+    let seconds =
+        env::var(SECONDS).ok().map_or(SECONDS_DEFAULT, |seconds| seconds.parse().unwrap());
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let bed = Bed::new();
     let mut sentinel = Sentinel::on(&bed, 1);
@@ -446,7 +466,8 @@ pub(crate) fn sequences_of_requests_gain_nothing() {
     fs::create_dir(&directory).unwrap();
     std::os::unix::fs::chown(&directory, Some(65534), Some(65534)).unwrap();
     std::os::unix::fs::chown(folder.path(), Some(0), Some(65534)).unwrap();
-    fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o770)).unwrap();
+    fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o770))
+        .unwrap();
     fs::write(folder.path().join("secret"), "root's").unwrap();
     std::os::unix::fs::symlink("../secret", directory.join("link")).unwrap();
     let stage = Stage {
@@ -475,19 +496,20 @@ pub(crate) fn sequences_of_requests_gain_nothing() {
     let played = std::cell::Cell::new(0_u32);
     let sentinel = std::cell::RefCell::new(sentinel);
     while Instant::now() < deadline {
-        let outcome = TestRunner::new(config.clone()).run(&vec(intent(), 1..REQUESTS_MAX), |intents| {
-            if Instant::now() > deadline {
-                return Ok(());
-            }
-            let is_due = played.replace(played.get() + 1).is_multiple_of(SEQUENCES_PER_CHECK);
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                stage.play(&intents);
-                if is_due {
-                    sentinel.borrow_mut().assert_undisturbed(&stage.bed);
+        let outcome =
+            TestRunner::new(config.clone()).run(&vec(intent(), 1..REQUESTS_MAX), |intents| {
+                if Instant::now() > deadline {
+                    return Ok(());
                 }
-            }));
-            outcome.map_err(|_| TestCaseError::fail("see above"))
-        });
+                let is_due = played.replace(played.get() + 1).is_multiple_of(SEQUENCES_PER_CHECK);
+                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    stage.play(&intents);
+                    if is_due {
+                        sentinel.borrow_mut().assert_undisturbed(&stage.bed);
+                    }
+                }));
+                outcome.map_err(|_| TestCaseError::fail("see above"))
+            });
         outcome.unwrap_or_else(|error| panic!("{error}"));
     }
     println!("  {} sequences", played.get());

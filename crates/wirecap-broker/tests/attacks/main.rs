@@ -1,8 +1,10 @@
-//! A client of the broker that an attacker controls completely: it sends any messages, and no check of the client's library stands
-//! between. Each test is an attack, and looks in the kernel whether it has gained anything, not only at the answers.
+//! A client of the broker that an attacker controls completely: it sends any messages, and no check
+//! of the client's library stands between. Each test is an attack, and looks in the kernel whether
+//! it has gained anything, not only at the answers.
 //!
-//! The broker is this program, run a second time. Here the client is root and in no cage: only what the broker does for it counts. What
-//! a client in the cage can do without the broker is in `confined.rs`.
+//! The broker is this program, run a second time. Here the client is root and in no cage: only what
+//! the broker does for it counts. What a client in the cage can do without the broker is in
+//! `confined.rs`.
 
 mod bed;
 mod files;
@@ -98,7 +100,8 @@ fn main() -> ExitCode {
     if !privileged() {
         return ExitCode::SUCCESS;
     }
-    let only: Vec<String> = env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let only: Vec<String> =
+        env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let mut has_failed = false;
     for (name, test) in TESTS {
         if !only.is_empty() && !only.iter().any(|part| name.contains(part)) {

@@ -59,7 +59,8 @@ pub(crate) fn descriptors_that_are_sent_along_are_discarded() {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
         let bytes = message(&Ask::Release { object: 7 });
-        let sent = sendmsg(&attacker.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::empty());
+        let sent =
+            sendmsg(&attacker.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::empty());
         assert_eq!(sent.unwrap(), bytes.len());
         let reply = raw::receive(&attacker.socket).unwrap().unwrap().0;
         assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
@@ -71,9 +72,12 @@ pub(crate) fn descriptors_that_are_sent_along_are_discarded() {
 pub(crate) fn a_message_that_breaks_off_or_is_too_long_ends_the_service() {
     let bed = Bed::new();
     let beginning = &message(&Ask::Promiscuous { ifindex: bed.index() })[..5];
-    for bytes in
-        [&beginning[..1], beginning, &u32::MAX.to_ne_bytes(), &(raw::BYTES_MAX as u32 + 1).to_ne_bytes()]
-    {
+    for bytes in [
+        &beginning[..1],
+        beginning,
+        &u32::MAX.to_ne_bytes(),
+        &(raw::BYTES_MAX as u32 + 1).to_ne_bytes(),
+    ] {
         let mut attacker = Attacker::new(&bed, &terms(None));
         (&attacker.socket).write_all(bytes).unwrap();
         attacker.socket.shutdown(std::net::Shutdown::Write).unwrap();
@@ -84,7 +88,8 @@ pub(crate) fn a_message_that_breaks_off_or_is_too_long_ends_the_service() {
 
 pub(crate) fn names_and_paths_of_a_mebibyte_are_refused() {
     let bed = Bed::new();
-    let attacker = Attacker::new(&bed, &terms_with(&["true"], Path::new("/nonexistent/recordings")));
+    let attacker =
+        Attacker::new(&bed, &terms_with(&["true"], Path::new("/nonexistent/recordings")));
     let device = bed.device(CAPTURED);
     let (hook, _) = attacker.open(&plan(&device, &[0]));
     let mut long = device.clone();
@@ -99,7 +104,9 @@ pub(crate) fn names_and_paths_of_a_mebibyte_are_refused() {
     refused(Ask::Hook { hook, ask: HookAsk::MoveTo(long) });
     // The text of the refusal would be longer than the path.
     refused(Ask::Run { path: vec![0xff; 1_000_000] });
-    refused(Ask::Run { path: [Path::new("/").as_os_str().as_bytes(), &[b'a'; 1_000_000]].concat() });
+    refused(Ask::Run {
+        path: [Path::new("/").as_os_str().as_bytes(), &[b'a'; 1_000_000]].concat(),
+    });
     let keys = (0..200_000).collect();
     assert!(matches!(attacker.hook(hook, HookAsk::CloseQueue { queue: 9, keys }), Reply::Done));
     attacker.end();
@@ -138,7 +145,8 @@ pub(crate) fn the_broker_ends_with_its_client_and_not_with_its_socket() {
         let mut client = bed.in_here(|| command.spawn()).unwrap();
         let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
         let mut number = || lines.next().unwrap().unwrap().parse::<i32>().unwrap();
-        let (broker, holder) = (number(), number());
+        let broker = number();
+        let holder = number();
         assert_eq!(bed.promiscuity(CAPTURED), 1, "{how}");
         client.kill().unwrap();
         client.wait().unwrap();
@@ -169,8 +177,12 @@ pub(crate) fn be_killed(how: &str) {
     attacker.object(&Ask::Promiscuous { ifindex: interfaces });
     let held = attacker.socket.try_clone().unwrap();
     #[expect(clippy::zombie_processes, reason = "the test kills it after this process")]
-    let holder =
-        Command::new("sleep").arg("60").stdin(OwnedFd::from(held)).stdout(Stdio::null()).spawn().unwrap();
+    let holder = Command::new("sleep")
+        .arg("60")
+        .stdin(OwnedFd::from(held))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     match how {
         "broken" => (&attacker.socket).write_all(&message(&Ask::PacketSocket)[..2]).unwrap(),
         "unread" => {
@@ -185,7 +197,8 @@ pub(crate) fn be_killed(how: &str) {
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
 
-/// Requests of the protocol before this one, which carried eBPF, numbers of the kernel's objects, and names to listen at.
+/// Requests of the protocol before this one, which carried eBPF, numbers of the kernel's objects,
+/// and names to listen at.
 pub(crate) fn the_previous_requests_no_longer_exist() {
     let bed = Bed::new();
     let attacker = Attacker::new(&bed, &terms(None));

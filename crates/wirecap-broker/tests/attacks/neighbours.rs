@@ -181,14 +181,21 @@ fn assert_not_replaced(bed: &Bed, program: u32) {
 
 pub(crate) fn the_link_of_another_namespace_is_left_alone() {
     let bed = Bed::new();
-    // One program on two interfaces of the same index: here without a link, and in the other namespace with one.
+    // One program on two interfaces of the same index: here without a link, and in the other
+    // namespace with one.
     let program = foreign("wirecap_v1", Some(ARRAY));
     let id = program.id().unwrap();
     bed.in_here(|| attach_without_link(bed.index(), &program));
     let far = &bed.elsewhere.receiver;
-    let link =
-        far.namespace.run_in(|| Link::attach_xdp(&program, far.index, XdpMode::Native)).unwrap().unwrap();
-    assert_eq!((bed.program_of(&bed.captured), bed.program_of(&bed.elsewhere)), (Some(id), Some(id)));
+    let link = far
+        .namespace
+        .run_in(|| Link::attach_xdp(&program, far.index, XdpMode::Native))
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (bed.program_of(&bed.captured), bed.program_of(&bed.elsewhere)),
+        (Some(id), Some(id))
+    );
     assert_not_replaced(&bed, id);
     assert_eq!(bed.program_of(&bed.elsewhere), Some(id), "the program of the other namespace");
     assert_eq!(link.info().unwrap().program_id, id);
@@ -234,7 +241,8 @@ pub(crate) fn a_program_of_the_same_name_is_not_joined() {
     ];
     for map in maps {
         let program = foreign("wirecap_v1", map);
-        let link = bed.in_here(|| Link::attach_xdp(&program, bed.index(), XdpMode::Native)).unwrap();
+        let link =
+            bed.in_here(|| Link::attach_xdp(&program, bed.index(), XdpMode::Native)).unwrap();
         assert_not_replaced(&bed, program.id().unwrap());
         drop(link);
     }

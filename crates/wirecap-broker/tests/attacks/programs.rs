@@ -16,7 +16,8 @@ fn opening(plan: &HookPlan, turn: u32) -> Ask {
 pub(crate) fn no_program_is_attached_to_another_interface_or_queue() {
     let bed = Bed::new();
     let attacker = Attacker::new(&bed, &terms(Some(&[0])));
-    let (captured, other) = (bed.device(CAPTURED), bed.device(OTHER));
+    let captured = bed.device(CAPTURED);
+    let other = bed.device(OTHER);
     let turn = attacker.turn(&captured);
     attacker.is_refused(&Ask::AttachLock(other.clone()));
     attacker.is_refused(&opening(&plan(&other, &[0]), turn));
@@ -51,7 +52,8 @@ pub(crate) fn the_right_to_change_a_program_is_that_of_its_interface() {
         Terms { interfaces: vec![interface(CAPTURED), interface(OTHER)], ..terms(None) }
     };
     let attacker = Attacker::new(&bed, &both(None));
-    let (captured, other) = (bed.device(CAPTURED), bed.device(OTHER));
+    let captured = bed.device(CAPTURED);
+    let other = bed.device(OTHER);
     let of_other = attacker.turn(&other);
     let (socket, _) = attacker.object(&Ask::PacketSocket);
     for number in [0, u32::MAX, of_other, of_other + 1000, socket] {
@@ -64,13 +66,19 @@ pub(crate) fn the_right_to_change_a_program_is_that_of_its_interface() {
     for turn in [0, hook, socket, of_other, u32::MAX] {
         let reply = attacker.hook(hook, HookAsk::Exchange { turn });
         assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
-        assert_eq!(bed.program_of(&bed.captured), before, "the program is changed without the right");
+        assert_eq!(
+            bed.program_of(&bed.captured),
+            before,
+            "the program is changed without the right"
+        );
     }
     // The right itself is that of one process at a time.
     let rival = Attacker::new(&bed, &terms(None));
     let turn = rival.turn(&captured);
     attacker.is_refused(&Ask::AttachLock(captured.clone()));
-    for ask in [HookAsk::PrepareToPass, HookAsk::AttachAgain, HookAsk::AttachAnew, HookAsk::RunOnNewQueues] {
+    for ask in
+        [HookAsk::PrepareToPass, HookAsk::AttachAgain, HookAsk::AttachAnew, HookAsk::RunOnNewQueues]
+    {
         let reply = attacker.hook(hook, ask);
         assert!(is_refusal(&reply), "{reply:?}");
     }
@@ -110,7 +118,8 @@ pub(crate) fn a_socket_with_another_key_or_of_another_interface_receives_nothing
     attacker.end();
 }
 
-/// A program that is told of fewer queues than the interface has might take all packets for its own.
+/// A program that is told of fewer queues than the interface has might take all packets for its
+/// own.
 pub(crate) fn no_packet_of_another_queue_is_dropped() {
     let bed = Bed::new();
     let attacker = Attacker::new(&bed, &terms(Some(&[0])));
@@ -147,9 +156,20 @@ pub(crate) fn numbers_are_those_of_objects_of_the_right_kind() {
     let before = bed.program_of(&bed.captured);
     for &number in &all {
         if number != xdp {
-            attacker.is_refused(&Ask::RegisterUmem { socket: number, file, bytes: 4096, cell_bytes: 4096 });
-            let (ifindex, queue) = (bed.index(), 0);
-            attacker.is_refused(&Ask::BindXdp { socket: number, ifindex, queue, mode: crate::bed::COPY });
+            attacker.is_refused(&Ask::RegisterUmem {
+                socket: number,
+                file,
+                bytes: 4096,
+                cell_bytes: 4096,
+            });
+            let ifindex = bed.index();
+            let queue = 0;
+            attacker.is_refused(&Ask::BindXdp {
+                socket: number,
+                ifindex,
+                queue,
+                mode: crate::bed::COPY,
+            });
             attacker.is_refused(&Ask::BindXdpBeside { socket: number, first: xdp, ifindex, queue });
             attacker.is_refused(&Ask::BindXdpBeside { socket: xdp, first: number, ifindex, queue });
         }
@@ -165,7 +185,9 @@ pub(crate) fn numbers_are_those_of_objects_of_the_right_kind() {
             attacker.is_refused(&Ask::BindPacket { socket: number, ifindex: bed.index() });
         }
         if number != hook {
-            for ask in [HookAsk::IsInPlace, HookAsk::Leave, HookAsk::Prepare(None), HookAsk::Unseated] {
+            for ask in
+                [HookAsk::IsInPlace, HookAsk::Leave, HookAsk::Prepare(None), HookAsk::Unseated]
+            {
                 attacker.is_refused(&Ask::Hook { hook: number, ask });
             }
         }
@@ -226,7 +248,9 @@ pub(crate) fn impossible_steering_is_refused() {
         let (reply, descriptor) = attacker.exchange(&raw::to_bytes(&opening(&plan, turn)));
         assert!(matches!(reply, Reply::Refused(_)) && descriptor.is_none(), "{reply:?}");
     }
-    for (rx_queues, rx_queues_max) in [(0, u32::MAX), (u32::MAX, u32::MAX), (u32::MAX, 0), (4097, 2)] {
+    for (rx_queues, rx_queues_max) in
+        [(0, u32::MAX), (u32::MAX, u32::MAX), (u32::MAX, 0), (4097, 2)]
+    {
         let mut device = device.clone();
         (device.rx_queues, device.rx_queues_max) = (rx_queues, rx_queues_max);
         attacker.is_refused(&opening(&plan(&device, &[0]), turn));
@@ -234,7 +258,8 @@ pub(crate) fn impossible_steering_is_refused() {
     }
     assert_eq!(bed.program_of(&bed.captured), None);
     // All hooks together have a limit.
-    let large = |queue| HookPlan { steering: steering(&[queue], 1 << 18, 1), ..plan(&device, &[0]) };
+    let large =
+        |queue| HookPlan { steering: steering(&[queue], 1 << 18, 1), ..plan(&device, &[0]) };
     for queue in [0, 1] {
         let reply = attacker.ask(&opening(&large(queue), turn)).0;
         if matches!(reply, Reply::Fault(_)) {

@@ -66,8 +66,10 @@ pub(crate) fn an_af_xdp_socket_is_bound_to_no_other_interface_or_queue() {
     let bed = Bed::new();
     let attacker = Attacker::new(&bed, &terms(Some(&[0])));
     let (socket, _descriptor) = attacker.unbound_xdp_socket();
-    let (own, other) = (bed.index(), bed.other());
-    let outside = [(other, 0), (other, 1), (own, 1), (own, 2), (own, u32::MAX), (0, 0), (u32::MAX, 0)];
+    let own = bed.index();
+    let other = bed.other();
+    let outside =
+        [(other, 0), (other, 1), (own, 1), (own, 2), (own, u32::MAX), (0, 0), (u32::MAX, 0)];
     for (ifindex, queue) in outside {
         attacker.is_refused(&Ask::BindXdp { socket, ifindex, queue, mode: COPY });
     }
@@ -89,19 +91,25 @@ pub(crate) fn an_af_xdp_socket_is_bound_to_no_other_interface_or_queue() {
 pub(crate) fn no_netlink_socket_hears_of_other_groups() {
     let bed = Bed::new();
     let attacker = Attacker::new(&bed, &terms(None));
-    let permitted = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_ROUTE | libc::RTMGRP_TC;
+    let permitted =
+        libc::RTMGRP_LINK | libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_ROUTE | libc::RTMGRP_TC;
     for group in 0..32 {
         let groups = 1_u32 << group;
         let (reply, descriptor) = attacker.ask(&Ask::Netlink(Inquiry::Route { groups }));
-        let table = bed.in_here(|| std::fs::read_to_string("/proc/thread-self/net/netlink").unwrap());
+        let table =
+            bed.in_here(|| std::fs::read_to_string("/proc/thread-self/net/netlink").unwrap());
         // Column 4: the groups of a socket, in hexadecimal.
         let has_group = table.lines().skip(1).any(|line| {
             let heard = line.split_whitespace().nth(3).unwrap();
-            u32::from_str_radix(heard, 16).unwrap() & groups & !(permitted.cast_unsigned() | 0x110) != 0
+            u32::from_str_radix(heard, 16).unwrap() & groups & !(permitted.cast_unsigned() | 0x110)
+                != 0
         });
         assert!(!has_group, "group {group}: {reply:?} {descriptor:?}\n{table}");
         if groups & (permitted.cast_unsigned() | 0x110) == 0 {
-            assert!(crate::bed::is_refusal(&reply) && descriptor.is_none(), "group {group}: {reply:?}");
+            assert!(
+                crate::bed::is_refusal(&reply) && descriptor.is_none(),
+                "group {group}: {reply:?}"
+            );
         }
     }
     attacker.end();

@@ -26,7 +26,8 @@ fn terms(queues: Option<Vec<u32>>, command: Option<Vec<String>>) -> Terms {
     }
 }
 
-/// Decodes the bytes as a request, and checks that a broker accepts only what the terms permit. Returns the request if it does.
+/// Decodes the bytes as a request, and checks that a broker accepts only what the terms permit.
+/// Returns the request if it does.
 pub(crate) fn ask(bytes: &[u8]) -> Option<Ask> {
     let command = Some(vec!["true".to_owned()]);
     let some_queues = judge(&terms(Some(QUEUES.to_vec()), None), bytes).ok();
@@ -41,8 +42,8 @@ pub(crate) fn ask(bytes: &[u8]) -> Option<Ask> {
     some_queues.or(all_queues)
 }
 
-/// The guarantees of the terms, stated independently of the broker. Those that depend on earlier requests are attacked in
-/// `tests/attacks`.
+/// The guarantees of the terms, stated independently of the broker. Those that depend on earlier
+/// requests are attacked in `tests/attacks`.
 fn assert_within_terms(ask: &Ask, queues: Option<&[u32]>) {
     let is_permitted = |queue: &u32| queues.map_or(*queue < 4096, |queues| queues.contains(queue));
     match ask {
@@ -54,7 +55,9 @@ fn assert_within_terms(ask: &Ask, queues: Option<&[u32]>) {
         | Ask::Promiscuous { ifindex }
         | Ask::PromiscuousAlso { ifindex, .. }
         | Ask::GuardedHooks { ifindex } => assert_eq!(*ifindex, LOOPBACK),
-        Ask::AttachLock(device) | Ask::Hook { ask: HookAsk::MoveTo(device), .. } => assert_permitted(device),
+        Ask::AttachLock(device) | Ask::Hook { ask: HookAsk::MoveTo(device), .. } => {
+            assert_permitted(device)
+        }
         Ask::OpenHook { plan, .. } => {
             let HookPlan { device, steering, whole, filter, .. } = &**plan;
             assert_permitted(device);
@@ -69,7 +72,10 @@ fn assert_within_terms(ask: &Ask, queues: Option<&[u32]>) {
         Ask::Run { path } => {
             let path = Path::new(std::str::from_utf8(path).unwrap_or("/var/lib/recordings/other"));
             let is_below = path.starts_with("/var/lib/recordings");
-            assert!(is_below && path.components().all(|part| part != Component::ParentDir), "{ask:?}");
+            assert!(
+                is_below && path.components().all(|part| part != Component::ParentDir),
+                "{ask:?}"
+            );
         }
         Ask::Netlink(Inquiry::Generic | Inquiry::Sockets)
         | Ask::PoolFile { .. }
@@ -93,7 +99,11 @@ fn assert_permitted(device: &DeviceSummary) {
 fn assert_valid(filter: &Filter) {
     let insns = filter.program();
     assert!((1..=1 << 15).contains(&insns.len()));
-    assert_eq!(insns.last().expect("an instruction").code & 7, 6, "the last instruction is a return");
+    assert_eq!(
+        insns.last().expect("an instruction").code & 7,
+        6,
+        "the last instruction is a return"
+    );
     for (place, insn) in insns.iter().enumerate() {
         if insn.code & 7 == 5 && insn.code & 0xf0 != 0 {
             let farthest = place + 1 + usize::from(insn.jt.max(insn.jf));

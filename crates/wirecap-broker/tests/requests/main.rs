@@ -20,7 +20,8 @@ fn device() -> DeviceSummary {
 
 fn described(index: u32, name: &str, rx_queues: u32, rx_queues_max: u32) -> DeviceSummary {
     // In the order of its fields, one of which is private.
-    let fields = (index, name, None::<[u8; 6]>, 65536_u32, rx_queues, rx_queues_max, false, Some(1_u64));
+    let fields =
+        (index, name, None::<[u8; 6]>, 65536_u32, rx_queues, rx_queues_max, false, Some(1_u64));
     raw::of_bytes(&raw::to_bytes(&fields)).unwrap()
 }
 
@@ -49,7 +50,9 @@ fn filter() -> Filter {
 /// A request of each kind that a recording makes.
 fn usual() -> Vec<(&'static str, Ask)> {
     let mode = BindMode { zero_copy: true, fragments: false };
-    let (socket, ifindex, hook) = (3, LOOPBACK, 7);
+    let socket = 3;
+    let ifindex = LOOPBACK;
+    let hook = 7;
     let on = |ask| Ask::Hook { hook, ask };
     vec![
         ("netlink", Ask::Netlink(Inquiry::Route { groups: 0x51 })),
@@ -83,10 +86,13 @@ fn folder() -> PathBuf {
 
 /// The stored corpus of the fuzz target.
 fn corpus() -> Vec<(String, Vec<u8>)> {
-    let entries = fs::read_dir(folder()).unwrap_or_else(|error| panic!("{}: {error}", folder().display()));
+    let entries =
+        fs::read_dir(folder()).unwrap_or_else(|error| panic!("{}: {error}", folder().display()));
     let mut files: Vec<_> = entries
         .map(|entry| entry.unwrap().path())
-        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap()))
+        .map(|path| {
+            (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap())
+        })
         .collect();
     files.sort();
     files
@@ -100,7 +106,10 @@ fn the_requests_of_a_recording_are_permitted_and_in_the_corpus() {
         let permitted = ask(&bytes).unwrap_or_else(|| panic!("{usual:?} is refused"));
         assert_eq!(raw::to_bytes(&permitted), bytes);
         let stored = corpus.iter().find(|(stored, _)| stored == name);
-        assert!(stored.is_some_and(|(_, stored)| *stored == bytes), "fuzz/corpus/broker_requests/{name}");
+        assert!(
+            stored.is_some_and(|(_, stored)| *stored == bytes),
+            "fuzz/corpus/broker_requests/{name}"
+        );
     }
 }
 

@@ -67,7 +67,10 @@ pub(crate) fn compile(source: &str, folder: &Path, flags: &[&str]) -> PathBuf {
     let source = sources().join(source);
     let program = folder.join(source.file_stem().unwrap());
     let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]).arg(&program).arg(source);
+    compiler
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
+        .arg(&program)
+        .arg(source);
     compiler.args(flags).args(pkg_config(&["--cflags", "--libs"])).arg("-lpthread");
     succeed(&mut compiler);
     program
@@ -91,8 +94,8 @@ pub(crate) fn said(output: &Output) -> String {
 pub(crate) struct Example(Child);
 
 impl Example {
-    /// Starts the example in a namespace and waits until it prints a line that begins with `ready`. If it
-    /// ends first, returns its output as an error.
+    /// Starts the example in a namespace and waits until it prints a line that begins with `ready`.
+    /// If it ends first, returns its output as an error.
     pub(crate) fn start(
         namespace: &Namespace,
         source: &str,
@@ -154,7 +157,8 @@ impl Bed {
     }
 
     pub(crate) fn with_mtu(queues: u32, mtu: u32) -> Self {
-        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let sender = Namespace::new().unwrap();
+        let receiver = Namespace::new().unwrap();
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queues, mtu)
             .and_then(wirecap_testbed::dedicated)
             .unwrap();

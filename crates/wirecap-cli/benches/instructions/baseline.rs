@@ -33,19 +33,26 @@ impl Baseline {
     }
 
     fn parse(text: &str) -> Outcome<Self> {
-        let (comments, rows): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with('#'));
+        let (comments, rows): (Vec<_>, Vec<_>) =
+            text.lines().partition(|line| line.starts_with('#'));
         let tools = comments.first().map_or("", |line| line.trim_start_matches("# ")).to_owned();
         let cell = |row: &&str| -> Outcome<Cell> {
             let [path, rings, instructions] = row.split(',').collect::<Vec<_>>()[..] else {
                 return Err(format!("not three columns: {row}").into());
             };
-            Ok(Cell { path: path.to_owned(), rings: rings.parse()?, instructions: instructions.parse()? })
+            Ok(Cell {
+                path: path.to_owned(),
+                rings: rings.parse()?,
+                instructions: instructions.parse()?,
+            })
         };
-        let cells = rows.iter().skip_while(|row| **row == HEAD).map(cell).collect::<Outcome<_>>()?;
+        let cells =
+            rows.iter().skip_while(|row| **row == HEAD).map(cell).collect::<Outcome<_>>()?;
         Ok(Self { cells, tools })
     }
 
-    /// Writes the file. Cells that were not counted keep their old values, or are removed if `alone`.
+    /// Writes the file. Cells that were not counted keep their old values, or are removed if
+    /// `alone`.
     ///
     /// # Errors
     ///
@@ -57,7 +64,8 @@ impl Baseline {
                 committed if committed.tools == tools() => committed.cells,
                 _ => {
                     return Err(
-                        "the other paths were counted with other tools: write all, without --only".into()
+                        "the other paths were counted with other tools: write all, without --only"
+                            .into(),
                     );
                 }
             },
@@ -65,7 +73,8 @@ impl Baseline {
         let mut text = format!("# {}\n{HEAD}\n", tools());
         for path in PATHS {
             for rings in RINGS {
-                let cell = find(counted, path.name, rings).or_else(|| find(&before, path.name, rings));
+                let cell =
+                    find(counted, path.name, rings).or_else(|| find(&before, path.name, rings));
                 if let Some(cell) = cell {
                     writeln!(text, "{},{rings},{:.4}", cell.path, cell.instructions)?;
                 }
@@ -83,20 +92,25 @@ impl Baseline {
             let _ = write!(table, "\n{:<18}", path.name);
             for rings in RINGS {
                 let cell = find(counted, path.name, rings);
-                let text = cell.map_or("-".to_owned(), |cell| match find(&self.cells, path.name, rings) {
-                    Some(before) => {
-                        format!("{:.3} {:+.2} %", cell.instructions, excess(cell, before) * 100.0)
-                    }
-                    None => format!("{:.3}  new", cell.instructions),
-                });
+                let text =
+                    cell.map_or("-".to_owned(), |cell| match find(&self.cells, path.name, rings) {
+                        Some(before) => {
+                            format!(
+                                "{:.3} {:+.2} %",
+                                cell.instructions,
+                                excess(cell, before) * 100.0
+                            )
+                        }
+                        None => format!("{:.3}  new", cell.instructions),
+                    });
                 let _ = write!(table, "{text:>20}");
             }
         }
         table + "\n"
     }
 
-    /// Lists the cells that exceed the baseline by more than the share `tolerance`, and those of advanced mode that
-    /// exceed basic mode by more than `advanced`.
+    /// Lists the cells that exceed the baseline by more than the share `tolerance`, and those of
+    /// advanced mode that exceed basic mode by more than `advanced`.
     pub(crate) fn excesses(&self, counted: &[Cell], tolerance: f64, advanced: f64) -> Vec<String> {
         let over_baseline = |cell: &Cell| match find(&self.cells, &cell.path, cell.rings) {
             None => Some(format!("{}, rings {}: no baseline", cell.path, cell.rings)),
@@ -111,10 +125,12 @@ impl Baseline {
             Some(_) => None,
         };
         let over_basic = |rings: usize| {
-            let (cell, basic) = (find(counted, ADVANCED, rings)?, find(counted, BASIC, rings)?);
+            let cell = find(counted, ADVANCED, rings)?;
+            let basic = find(counted, BASIC, rings)?;
             let excess = excess(cell, basic);
-            (excess > advanced)
-                .then(|| format!("{ADVANCED}, rings {rings}: {:.2} % more than {BASIC}", excess * 100.0))
+            (excess > advanced).then(|| {
+                format!("{ADVANCED}, rings {rings}: {:.2} % more than {BASIC}", excess * 100.0)
+            })
         };
         let over_baseline = counted.iter().filter_map(over_baseline);
         over_baseline.chain(RINGS.into_iter().filter_map(over_basic)).collect()
@@ -135,9 +151,11 @@ fn tools() -> String {
     let version = |program: &str| {
         let output = Command::new(program).arg("--version").output().ok();
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        text.and_then(|text| Some(text.lines().next()?.to_owned())).unwrap_or_else(|| format!("no {program}"))
+        text.and_then(|text| Some(text.lines().next()?.to_owned()))
+            .unwrap_or_else(|| format!("no {program}"))
     };
     let profile = if cfg!(debug_assertions) { "debug" } else { "bench" };
-    let tools = [&version("rustc"), std::env::consts::ARCH, profile, &version("ldd"), &version("valgrind")];
+    let tools =
+        [&version("rustc"), std::env::consts::ARCH, profile, &version("ldd"), &version("valgrind")];
     tools.map(|tool| tool.replace(',', "")).join("; ")
 }

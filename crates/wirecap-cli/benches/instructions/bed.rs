@@ -87,8 +87,8 @@ impl Bed {
         Ok(())
     }
 
-    /// Checks that every packet was delivered, that buddies took `offloaded` chunks, and that the kernel has all cells
-    /// again. Returns the number of packets.
+    /// Checks that every packet was delivered, that buddies took `offloaded` chunks, and that the
+    /// kernel has all cells again. Returns the number of packets.
     pub(crate) fn balance(self, offloaded: u64) -> Outcome<u64> {
         let delivered = self.kernels.ledger(Duration::ZERO);
         assert_eq!(delivered.total.delivered, self.arrived, "{delivered}");

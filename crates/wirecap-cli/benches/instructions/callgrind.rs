@@ -26,9 +26,11 @@ pub(crate) fn is_installed() -> bool {
     version.is_ok_and(|status| status.success())
 }
 
-/// Counts the instructions per packet of each cell in a separate process; one process per CPU runs at a time.
+/// Counts the instructions per packet of each cell in a separate process; one process per CPU runs
+/// at a time.
 pub(crate) fn count_all(cells: &[(&Path, usize)]) -> Outcome<Vec<Cell>> {
-    let (next, counted) = (Mutex::new(cells.iter().enumerate()), Mutex::new(Vec::new()));
+    let next = Mutex::new(cells.iter().enumerate());
+    let counted = Mutex::new(Vec::new());
     let work = || -> Outcome<()> {
         loop {
             let Some((place, &(path, rings))) = next.lock().unwrap().next() else { return Ok(()) };
@@ -53,14 +55,17 @@ fn count(path: &Path, rings: usize) -> Outcome<Cell> {
         .arg(env::current_exe()?)
         .args(["run", path.name, &rings.to_string()])
         .output()?;
-    let [said, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    let [said, errors] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     let number = |text: &str, behind: &str| -> Option<u64> {
         text.lines().find_map(|line| line.split(behind).nth(1))?.trim().parse().ok()
     };
     match (output.status.success(), number(&said, "packets "), number(&errors, "Collected :")) {
-        (true, Some(packets @ 1..), Some(instructions @ 1..)) => {
-            Ok(Cell { path: path.name.to_owned(), rings, instructions: instructions as f64 / packets as f64 })
-        }
+        (true, Some(packets @ 1..), Some(instructions @ 1..)) => Ok(Cell {
+            path: path.name.to_owned(),
+            rings,
+            instructions: instructions as f64 / packets as f64,
+        }),
         _ => Err(format!("{}, rings {rings}: {said}{errors}", path.name).into()),
     }
 }

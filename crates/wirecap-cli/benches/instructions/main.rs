@@ -1,15 +1,17 @@
-//! Counts wirecap's instructions per packet without a kernel: one thread, rings in heap memory. The simulator is the
-//! kernel's half of the rings; its instructions are not counted.
+//! Counts wirecap's instructions per packet without a kernel: one thread, rings in heap memory. The
+//! simulator is the kernel's half of the rings; its instructions are not counted.
 //!
-//! `cargo bench -p wirecap-cli --bench instructions` prints a table of paths and numbers of rings, compared
-//! with the committed baseline. `-- --check` fails if a path exceeds the baseline; `-- --write` writes a new
-//! baseline. callgrind counts each cell of the table in a separate process, so that no path affects the heap
-//! of another. Without `--bench`, as under `cargo test --bench instructions`, every path runs once without
-//! callgrind, to check that its ledger balances.
+//! `cargo bench -p wirecap-cli --bench instructions` prints a table of paths and numbers of rings,
+//! compared with the committed baseline. `-- --check` fails if a path exceeds the baseline;
+//! `-- --write` writes a new baseline. callgrind counts each cell of the table in a separate
+//! process, so that no path affects the heap of another. Without `--bench`, as under
+//! `cargo test --bench instructions`, every path runs once without callgrind, to check that its
+//! ledger balances.
 //!
-//! The counts depend on the compiler, its profile `bench` (the same as `release`), the C library's `malloc`, and its
-//! `memcpy`, which is selected by CPU model. On one machine they repeat to within 0.01 %. After an update of the
-//! compiler, write a new baseline from the same source as the old one.
+//! The counts depend on the compiler, its profile `bench` (the same as `release`), the C library's
+//! `malloc`, and its `memcpy`, which is selected by CPU model. On one machine they repeat to within
+//! 0.01 %. After an update of the compiler, write a new baseline from the same source as the old
+//! one.
 
 mod baseline;
 mod bed;
@@ -33,8 +35,8 @@ struct Cli {
     /// Passed by cargo bench
     #[arg(long, global = true, hide = true)]
     bench: bool,
-    /// Fail if a path exceeds its baseline by more than --tolerance, or advanced mode exceeds basic mode by more than
-    /// --advanced
+    /// Fail if a path exceeds its baseline by more than --tolerance, or advanced mode exceeds basic
+    /// mode by more than --advanced
     #[arg(long)]
     check: bool,
     /// Maximum excess of a path over its baseline, in percent

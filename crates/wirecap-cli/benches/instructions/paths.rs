@@ -19,7 +19,8 @@ const OFFLOADED: usize = 7;
 pub(crate) const BASIC: &str = "capture-basic";
 pub(crate) const ADVANCED: &str = "capture-advanced";
 
-/// A path of packets. `take` runs it on this number of rings and returns the number of counted packets.
+/// A path of packets. `take` runs it on this number of rings and returns the number of counted
+/// packets.
 pub(crate) struct Path {
     pub(crate) name: &'static str,
     pub(crate) fewest_rings: usize,
@@ -32,11 +33,27 @@ pub(crate) const PATHS: [Path; 11] = [
     Path { name: "iterate", fewest_rings: 1, take: iterate },
     Path { name: "recycle", fewest_rings: 1, take: recycle },
     Path { name: "offload", fewest_rings: 2, take: offload },
-    Path { name: "forward", fewest_rings: 1, take: |rings| forward(rings, Mode::Basic, one_by_one) },
-    Path { name: "forward-together", fewest_rings: 1, take: |rings| forward(rings, Mode::Basic, together) },
+    Path {
+        name: "forward",
+        fewest_rings: 1,
+        take: |rings| forward(rings, Mode::Basic, one_by_one),
+    },
+    Path {
+        name: "forward-together",
+        fewest_rings: 1,
+        take: |rings| forward(rings, Mode::Basic, together),
+    },
     Path { name: "forward-ordered", fewest_rings: 1, take: |rings| forward(rings, T, one_by_one) },
-    Path { name: "pcap_loop", fewest_rings: 1, take: |rings| drop_in(rings, OpenHandle::read_by_loop) },
-    Path { name: "pcap_next_ex", fewest_rings: 1, take: |rings| drop_in(rings, OpenHandle::read_by_next) },
+    Path {
+        name: "pcap_loop",
+        fewest_rings: 1,
+        take: |rings| drop_in(rings, OpenHandle::read_by_loop),
+    },
+    Path {
+        name: "pcap_next_ex",
+        fewest_rings: 1,
+        take: |rings| drop_in(rings, OpenHandle::read_by_next),
+    },
     Path { name: "record", fewest_rings: 1, take: record },
 ];
 
@@ -106,7 +123,8 @@ fn recycle(rings: usize) -> Outcome<u64> {
     bed.balance(0).map(of_counted_rounds)
 }
 
-/// One ring is full. The workers of the other rings take chunks from it in turn until its backlog is below T.
+/// One ring is full. The workers of the other rings take chunks from it in turn until its backlog
+/// is below T.
 fn offload(rings: usize) -> Outcome<u64> {
     let mut bed = Bed::new(rings, T)?;
     let mut chunks = Vec::with_capacity(OFFLOADED);
@@ -131,8 +149,8 @@ fn offload(rings: usize) -> Outcome<u64> {
     Ok(rounds * OFFLOADED as u64 * u64::from(CHUNK_CELLS))
 }
 
-/// Moves packets from the rx ring to the tx ring with `send`. After the kernel has sent them, their cells return to the
-/// pool.
+/// Moves packets from the rx ring to the tx ring with `send`. After the kernel has sent them, their
+/// cells return to the pool.
 fn forward(rings: usize, mode: Mode, send: impl Fn(&mut Chunk, &mut Port)) -> Outcome<u64> {
     let settings = Bed::settings(rings, rings, mode);
     let mut bed = Bed::open(&SimSettings { forwards: true, ..settings })?;
@@ -190,8 +208,8 @@ fn drop_in(rings: usize, read: fn(&mut OpenHandle, u32) -> Tally) -> Outcome<u64
     bed.balance(0).map(of_counted_rounds)
 }
 
-/// `wirecap capture` writes the waiting packets. Packets of several rings are written in order of time: one from each
-/// ring in turn.
+/// `wirecap capture` writes the waiting packets. Packets of several rings are written in order of
+/// time: one from each ring in turn.
 fn record(rings: usize) -> Outcome<u64> {
     let mut bed = Bed::open(&Bed::settings(rings, 1, Mode::Basic))?;
     bed.arrive(0..rings, 16);

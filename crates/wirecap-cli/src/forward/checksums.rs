@@ -1,8 +1,9 @@
 //! Senders that leave checksums to hardware that never sees their packets.
 //!
-//! A host on the same machine, connected by a veth or a tap, does not compute the checksums of TCP and UDP: its packets
-//! contain the sum of the pseudo-header, from which the device should continue. Forwarded unchanged, they reach a host
-//! that discards them as damaged, so the network seems to be down for everything but ping.
+//! A host on the same machine, connected by a veth or a tap, does not compute the checksums of TCP
+//! and UDP: its packets contain the sum of the pseudo-header, from which the device should
+//! continue. Forwarded unchanged, they reach a host that discards them as damaged, so the network
+//! seems to be down for everything but ping.
 //!
 //! The first packet of each chunk is checked. A correct checksum equals the sum of the
 //! pseudo-header once in 65,536 times, so the command warns, once for each interface, only if three
@@ -38,8 +39,8 @@ impl ChecksumWatch {
     }
 }
 
-/// Whether the checksum of a TCP or UDP packet is only the pseudo-header's sum; `None` for other packets, and if it
-/// cannot be determined.
+/// Whether the checksum of a TCP or UDP packet is only the pseudo-header's sum; `None` for other
+/// packets, and if it cannot be determined.
 fn is_unfinished(frame: &[u8]) -> Option<bool> {
     let (kind, packet) = without_tags(frame)?;
     let (addresses, protocol, segment) = match kind {
@@ -56,6 +57,7 @@ fn is_unfinished(frame: &[u8]) -> Option<bool> {
     if protocol == UDP && checksum == 0 {
         return None;
     }
+
     let sum = words(addresses) + u64::from(protocol) + segment.len() as u64;
     Some(checksum == folded(sum))
 }
@@ -106,27 +108,31 @@ fn folded(mut sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// A TCP packet over IPv4 or IPv6, tagged or not, with the pseudo-header's sum as its checksum, or with the
-    /// correct one.
+    /// A TCP packet over IPv4 or IPv6, tagged or not, with the pseudo-header's sum as its checksum,
+    /// or with the correct one.
     fn packet(six: bool, tagged: bool, finished: bool) -> Vec<u8> {
         let mut segment = vec![0x5a; 33];
         segment[16..18].fill(0);
+
         let addresses: Vec<u8> = if six { (1..=32).collect() } else { (1..=8).collect() };
         let pseudo = words(&addresses) + u64::from(TCP) + segment.len() as u64;
         let padded = [&segment[..], &[0]].concat();
         let checksum = if finished { !folded(pseudo + words(&padded)) } else { folded(pseudo) };
         segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+
         let header = if six {
             let mut header = vec![0x60, 0, 0, 0, 0, segment.len() as u8, TCP, 64];
             header.extend(&addresses);
             header
         } else {
-            let mut header = vec![0x45, 0, 0, 20 + segment.len() as u8, 0, 0, 0x40, 0, 64, TCP, 0, 0];
+            let mut header =
+                vec![0x45, 0, 0, 20 + segment.len() as u8, 0, 0, 0x40, 0, 64, TCP, 0, 0];
             header.extend(&addresses);
             header
         };
         let tag: &[u8] = if tagged { &[0x81, 0, 0, 100] } else { &[] };
         let kind: [u8; 2] = if six { [0x86, 0xdd] } else { [8, 0] };
+
         // What follows is padding, and not part of the sum.
         [&[2; 12], tag, &kind, &header, &segment, &[0xee; 9]].concat()
     }
@@ -156,7 +162,8 @@ mod tests {
 
     #[test]
     fn one_accident_in_a_window_is_none() {
-        let (good, bad) = (packet(false, false, true), packet(false, false, false));
+        let good = packet(false, false, true);
+        let bad = packet(false, false, false);
         let mut watch = ChecksumWatch::default();
         for _ in 0..10 {
             assert!(!watch.is_certain_with(&bad));

@@ -60,6 +60,7 @@ impl Latency {
         if packets == 0 {
             return "no packets".to_owned();
         }
+
         let at = |quantile| human(self.0.value_at_quantile(quantile));
         let mut text = format!(
             "{}, shortest {}, median {}, 99 % {}, 99.9 % {}, longest {}",
@@ -70,22 +71,27 @@ impl Latency {
             at(0.999),
             human(self.0.max()),
         );
+
         let rows = self.doublings();
         let most = rows.iter().map(|(_, count)| *count).max().unwrap_or(1);
+
         for (below_ns, count) in rows {
             let bar = bar(count as f64 / most as f64, BAR_COLUMNS);
-            let _infallible = write!(text, "\n  < {:>7} {bar} {:>15}", human(below_ns), grouped(count));
+            let _infallible =
+                write!(text, "\n  < {:>7} {bar} {:>15}", human(below_ns), grouped(count));
         }
+
         text
     }
 
-    /// The number of packets by time, in rows from half of a power of two of nanoseconds to that power, without empty
-    /// rows at both ends.
+    /// The number of packets by time, in rows from half of a power of two of nanoseconds to that
+    /// power, without empty rows at both ends.
     fn doublings(&self) -> Vec<(u64, u64)> {
         let first = self.0.min().max(1).ilog2();
         let last = self.0.max().max(1).ilog2();
         let row = |power: u32| {
-            let (from, below) = (if power == first { 0 } else { 1 << power }, 2 << power);
+            let from = if power == first { 0 } else { 1 << power };
+            let below = 2 << power;
             (below, self.0.count_between(from, below - 1))
         };
         (first..=last).map(row).collect()

@@ -21,8 +21,8 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A savefile that all workers record to, chunk by chunk.
 ///
-/// A file that cannot be written to any more ends the recording, not the forwarding. A reader that closes the pipe has enough
-/// packets: the others are not lost.
+/// A file that cannot be written to any more ends the recording, not the forwarding. A reader that
+/// closes the pipe has enough packets: the others are not lost.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     state: Mutex<State>,
@@ -43,7 +43,8 @@ struct State {
 }
 
 impl Mirror {
-    /// Detects a wrong path, or an existing file that must not be replaced, before an interface is opened.
+    /// Detects a wrong path, or an existing file that must not be replaced, before an interface is
+    /// opened.
     pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
         if output::is_standard_output(path) {
             let message = "--mirror needs a file or a named pipe; /dev/stdout is standard output";
@@ -66,6 +67,7 @@ impl Mirror {
         for interface in capture.interfaces() {
             writer.add_interface(&recording::interface(interface, timestamps))?;
         }
+
         let state = State {
             writer: Some(writer),
             name: writing.name().to_owned(),
@@ -86,7 +88,8 @@ impl Mirror {
     /// Records the packets of a chunk.
     pub(crate) fn record(&self, chunk: &Chunk) {
         let state = &mut *self.state();
-        let (written, pipe) = (&mut state.written, &mut state.pipe);
+        let written = &mut state.written;
+        let pipe = &mut state.pipe;
         let outcome = state.writer.as_mut().map_or(Ok(()), |writer| {
             chunk.iter().try_for_each(|packet| {
                 writer.write(&self.form.record(chunk, packet))?;
@@ -107,9 +110,13 @@ impl Mirror {
         }
     }
 
-    /// Ends the file with the interfaces' counts, where `interfaces` has the number of rings of each. Returns the account
-    /// of the packets, and the reason of an early end that is an error.
-    pub(crate) fn finish(self, ledger: &Ledger, interfaces: &[usize]) -> (Recorded, Result<(), WriteError>) {
+    /// Ends the file with the interfaces' counts, where `interfaces` has the number of rings of
+    /// each. Returns the account of the packets, and the reason of an early end that is an error.
+    pub(crate) fn finish(
+        self,
+        ledger: &Ledger,
+        interfaces: &[usize],
+    ) -> (Recorded, Result<(), WriteError>) {
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let started = state.started;
         state.attempt(|writer| {
@@ -117,18 +124,27 @@ impl Mirror {
             counts.iter().try_for_each(|counts| writer.statistics(counts))?;
             writer.flush()
         });
+
         let written = state.written;
         let whole = state.failure.as_ref().and_then(recording::safely_written).unwrap_or(written);
-        let unread = state.pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(self.writing.accepted_bytes()));
+
+        let unread = state
+            .pipe
+            .as_ref()
+            .map_or(0, |pipe| pipe.packets_unread(self.writing.accepted_bytes()));
         let in_file = recording::in_file(written, whole, unread);
         let mut recorded = Recorded { to: state.name, written, in_file, ..Recorded::default() };
-        let has_reader_left = unread > 0 || matches!(state.failure, Some(WriteError::BrokenPipe { .. }));
+        let has_reader_left =
+            unread > 0 || matches!(state.failure, Some(WriteError::BrokenPipe { .. }));
         #[cfg(sabotage)]
-        let has_reader_left = has_reader_left && !crate::sabotage::is("reader-of-a-mirror-leaves-a-loss");
+        let has_reader_left =
+            has_reader_left && !crate::sabotage::is("reader-of-a-mirror-leaves-a-loss");
         if has_reader_left {
             recorded.reader_left(ledger.total.delivered);
         }
-        let error = state.failure.filter(|failure| !matches!(failure, WriteError::BrokenPipe { .. }));
+
+        let error =
+            state.failure.filter(|failure| !matches!(failure, WriteError::BrokenPipe { .. }));
         (recorded, error.map_or(Ok(()), Err))
     }
 
@@ -139,7 +155,10 @@ impl Mirror {
 
 impl State {
     /// Calls a function with the file, unless it has failed.
-    fn attempt(&mut self, work: impl FnOnce(&mut Writer<TimedSink<FileSink>>) -> Result<(), WriteError>) {
+    fn attempt(
+        &mut self,
+        work: impl FnOnce(&mut Writer<TimedSink<FileSink>>) -> Result<(), WriteError>,
+    ) {
         let outcome = self.writer.as_mut().map_or(Ok(()), work);
         self.note(outcome);
     }

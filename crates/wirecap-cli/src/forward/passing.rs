@@ -1,4 +1,5 @@
-//! The selection of packets: `--filter` and `--drop` as one BPF program, so that the kernel drops the others.
+//! The selection of packets: `--filter` and `--drop` as one BPF program, so that the kernel drops
+//! the others.
 //!
 //! The program of `--drop` precedes that of `--filter`, each with its own `ret` instructions. They
 //! are not joined as an expression, because `vlan` in pcap-filter's language changes the meaning of
@@ -15,21 +16,27 @@ const RETURN: u16 = 0x06;
 const JUMP: u16 = 0x05;
 
 /// Packets pass that match `filter`, or all packets, except those that match `drop`.
-pub(crate) fn passing(filter: Option<&str>, drop: Option<&str>) -> Result<Option<FilterRequest>, Failure> {
+pub(crate) fn passing(
+    filter: Option<&str>,
+    drop: Option<&str>,
+) -> Result<Option<FilterRequest>, Failure> {
     let Some(drop) = drop else { return Ok(filter.map(FilterRequest::from)) };
-    let (drop, filter) = (compile(drop)?, compile(filter.unwrap_or_default())?);
+    let drop = compile(drop)?;
+    let filter = compile(filter.unwrap_or_default())?;
     Ok(Some(FilterRequest::Program(but(filter.program(), drop.program()))))
 }
 
 fn compile(expression: &str) -> Result<Filter, Failure> {
-    Filter::compile(expression, LinkType::ETHERNET, 0).map_err(|error| Failure::Usage(error.to_string()))
+    Filter::compile(expression, LinkType::ETHERNET, 0)
+        .map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// Packets that match `wanted` but not `unwanted`. A combined expression would have another meaning: in
-/// pcap-filter(7)'s language, `vlan` changes the meaning of all that follows it.
+/// Packets that match `wanted` but not `unwanted`. A combined expression would have another
+/// meaning: in pcap-filter(7)'s language, `vlan` changes the meaning of all that follows it.
 ///
-/// The program of `unwanted` comes first. For a matching packet it returns 0; for other packets, the program of
-/// `wanted` follows. No instruction is moved relative to its own program, so all jumps stay valid.
+/// The program of `unwanted` comes first. For a matching packet it returns 0; for other packets,
+/// the program of `wanted` follows. No instruction is moved relative to its own program, so all
+/// jumps stay valid.
 fn but(wanted: &[ClassicInsn], unwanted: &[ClassicInsn]) -> Vec<ClassicInsn> {
     let last = unwanted.len() - 1;
     let turned = |(index, insn): (usize, &ClassicInsn)| match insn.code {

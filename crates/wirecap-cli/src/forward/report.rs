@@ -23,6 +23,7 @@ impl Report<'_> {
     /// Prints the times, the ledger, and the account of the packets of each direction.
     pub(super) fn show(&self) {
         let screen = Screen::on(io::stderr());
+
         for (way, latency) in self.ways.iter().zip(self.latencies.iter().flatten()) {
             eprintln!(
                 "from {} to {}: {}",
@@ -31,8 +32,12 @@ impl Report<'_> {
                 latency.picture(|share, width| screen.bar(share, width))
             );
         }
+
         options::show(self.ledger);
-        self.ways.iter().filter_map(|way| outcome(way, self.ledger)).for_each(|line| eprintln!("{line}"));
+        self.ways
+            .iter()
+            .filter_map(|way| outcome(way, self.ledger))
+            .for_each(|line| eprintln!("{line}"));
     }
 
     /// The ledger, and what only this command counts.
@@ -63,13 +68,16 @@ fn outcome(way: &Way, ledger: &Ledger) -> Option<String> {
     let reasons = reasons.iter().filter(|(count, _)| *count > 0);
     let reasons: Vec<String> =
         reasons.map(|(count, reason)| format!("{} {reason}", grouped(*count))).collect();
-    let (packets, lost) = (counted(taken + way.no_room()), grouped(dropped.total() + way.no_room()));
+    let packets = counted(taken + way.no_room());
+    let lost = grouped(dropped.total() + way.no_room());
     let mut line = format!("{} to {}: {packets}, {} sent", way.from, way.to, grouped(sent));
+
     if !reasons.is_empty() {
         line += &format!("; {lost} dropped: {}", reasons.join(", "));
     }
     if late > 0 {
         line += &format!("; {} out of order because an earlier chunk took too long", grouped(late));
     }
+
     Some(line)
 }

@@ -7,7 +7,8 @@ use wirecap::{NoRoom, OutPacket};
 use crate::shared::failure::Failure;
 use crate::shared::sending::mac;
 
-/// `eth1:dst=02:00:00:00:00:09,vlan=push:100`: changes, in their order, to the packets of one interface or of both.
+/// `eth1:dst=02:00:00:00:00:09,vlan=push:100`: changes, in their order, to the packets of one
+/// interface or of both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rewrite {
     /// The receiving interface of the packets; `None`: all interfaces.
@@ -61,13 +62,16 @@ impl Changes {
         for name in named {
             if !interfaces.contains(&name) {
                 let known = interfaces.join(" and ");
-                let message = format!("--rewrite names {name}, but packets are received on {known}");
+                let message =
+                    format!("--rewrite names {name}, but packets are received on {known}");
                 return Err(Failure::Usage(message));
             }
         }
+
         let changes = |interface: &&str| {
-            let concerns =
-                |rewrite: &&Rewrite| rewrite.interface.as_deref().is_none_or(|name| name == *interface);
+            let concerns = |rewrite: &&Rewrite| {
+                rewrite.interface.as_deref().is_none_or(|name| name == *interface)
+            };
             Self(
                 rewrites
                     .iter()
@@ -118,8 +122,9 @@ fn write(frame: &mut [u8], offset: usize, bytes: &[u8]) {
 
 /// The sixteen bits of the outer tag, 802.1Q or 802.1ad.
 fn outer_tag(frame: &[u8]) -> Option<u16> {
-    let word =
-        |offset: usize| frame.get(offset..offset + 2).map(|word| u16::from_be_bytes([word[0], word[1]]));
+    let word = |offset: usize| {
+        frame.get(offset..offset + 2).map(|word| u16::from_be_bytes([word[0], word[1]]))
+    };
     word(12).filter(|kind| matches!(kind, 0x8100 | 0x88a8)).and_then(|_| word(14))
 }
 
@@ -169,7 +174,8 @@ impl FromStr for Vlan {
         };
         let up_to = |text: &str, most: u16| text.parse().ok().filter(|value: &u16| *value <= most);
         let number = up_to(number, 4095).ok_or("a VLAN ID is 0 to 4095")?;
-        let priority = priority.map(|priority| up_to(priority, 7).ok_or("a VLAN priority is 0 to 7"));
+        let priority =
+            priority.map(|priority| up_to(priority, 7).ok_or("a VLAN priority is 0 to 7"));
         Ok(Self { number, priority: priority.transpose()? })
     }
 }
@@ -184,8 +190,9 @@ mod tests {
 
     #[test]
     fn changes_are_read_in_their_order() {
-        let rewrite =
-            parse("dst=02:00:00:00:00:09,src=02:00:00:00:00:01,vlan=pop,vlan=push:100,vlan=set:7:5");
+        let rewrite = parse(
+            "dst=02:00:00:00:00:09,src=02:00:00:00:00:01,vlan=pop,vlan=push:100,vlan=set:7:5",
+        );
         let vlan = |number, priority| Vlan { number, priority };
         let changes = [
             Change::Destination([2, 0, 0, 0, 0, 9]),
@@ -201,8 +208,16 @@ mod tests {
 
     #[test]
     fn an_invalid_change_is_rejected() {
-        let bad =
-            ["", "dst", "dst=", "dst=02:00", "vlan=push", "vlan=push:4096", "vlan=push:1:8", "vlan=pop:1"];
+        let bad = [
+            "",
+            "dst",
+            "dst=",
+            "dst=02:00",
+            "vlan=push",
+            "vlan=push:4096",
+            "vlan=push:1:8",
+            "vlan=pop:1",
+        ];
         let worse = ["vlan=set:x", "ttl=5", "eth1:", "vlan=pop,", "vlan=peel"];
         for text in bad.iter().chain(&worse) {
             assert!(text.parse::<Rewrite>().is_err(), "{text} was taken");

@@ -42,12 +42,14 @@ pub(crate) fn watch(
     let mut live = Live::new(ways);
     let mut looked = Instant::now();
     let mut outcome = Ok(());
+
     while !done() {
         thread::sleep(GLANCE);
         let enough = arguments.count.is_some_and(|count| sent(&capture.ledger()) >= count);
         if enough || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             capture.stop();
         }
+
         if looked.elapsed() >= EGRESS_INTERVAL {
             looked = Instant::now();
             let ledger = capture.ledger();
@@ -57,9 +59,11 @@ pub(crate) fn watch(
                 capture.stop();
             }
         }
+
         mirror.iter().for_each(|mirror| mirror.keep_up());
         live.tick(capture, ways);
     }
+
     live.screen.clear();
     outcome
 }
@@ -83,7 +87,8 @@ impl Egress {
         Ok(Self { device, presence: Presence::Up, stall: StallWatch::default() })
     }
 
-    /// Reports changes. A removed interface is an error: a later one of the same name is a different one.
+    /// Reports changes. A removed interface is an error: a later one of the same name is a
+    /// different one.
     fn look(&mut self, ledger: &Ledger) -> Result<(), Failure> {
         let name = &self.device.name;
         let presence = self.device.presence()?;
@@ -102,7 +107,9 @@ impl Egress {
             (Presence::Down, Presence::Up) => eprintln!("{name} is up again"),
             _ => {}
         }
+
         self.presence = presence;
+
         if let Some(port) = ledger.ports.iter().find(|port| port.name == *name) {
             match self.stall.look(&port.account, Instant::now()) {
                 Some(Stall::Begins { waiting, dropped }) => eprintln!(
@@ -114,6 +121,7 @@ impl Egress {
                 None => {}
             }
         }
+
         Ok(())
     }
 }
@@ -148,16 +156,19 @@ enum Stall {
 impl StallWatch {
     /// The change since the last look.
     fn look(&mut self, account: &PortAccount, now: Instant) -> Option<Stall> {
-        let (sent, no_room) = (account.sent, account.dropped.ring_full + account.dropped.refused);
+        let sent = account.sent;
+        let no_room = account.dropped.ring_full + account.dropped.refused;
         let before = mem::replace(&mut self.no_room, no_room);
         let tried = account.waiting > 0 || no_room > before;
         let goes_on = self.still.is_some_and(|still| still.sent == sent);
         if !goes_on {
             self.still = tried.then_some(Still { since: now, sent, no_room: before });
         }
+
         let was_stalled = self.stalled;
         let is_late = self.still.is_some_and(|still| now - still.since >= STALL);
         self.stalled = is_late && (tried || was_stalled);
+
         match (was_stalled, self.still) {
             (false, Some(still)) if self.stalled => {
                 Some(Stall::Begins { waiting: account.waiting, dropped: no_room - still.no_room })
@@ -178,7 +189,11 @@ struct Live {
 
 impl Live {
     fn new(ways: &[Way]) -> Self {
-        Self { screen: Screen::on(io::stderr()), shown: Instant::now(), last: vec![(0, 0); ways.len()] }
+        Self {
+            screen: Screen::on(io::stderr()),
+            shown: Instant::now(),
+            last: vec![(0, 0); ways.len()],
+        }
     }
 
     fn tick(&mut self, capture: &Capture, ways: &[Way]) {
@@ -186,16 +201,20 @@ impl Live {
         if age < SHOW_INTERVAL || !self.screen.is_terminal() {
             return;
         }
+
         let ledger = capture.ledger();
         let mut lines = vec![format!(
             "{:<24} {:>14} {:>10} {:>10} {:>8} {:>8}",
             "", "sent", "packets/s", "bit/s", "waiting", "lost"
         )];
+
         for (index, (way, last)) in ways.iter().zip(&mut self.last).enumerate() {
             let Some(port) = ledger.ports.iter().find(|port| port.name == way.to) else { continue };
             let account = &port.account;
-            let per_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / age.as_secs_f64();
-            let lost = lost_before(capture, &ledger, index) + account.dropped.total() + way.no_room();
+            let per_second =
+                |now: u64, then: u64| now.saturating_sub(then) as f64 / age.as_secs_f64();
+            let lost =
+                lost_before(capture, &ledger, index) + account.dropped.total() + way.no_room();
             lines.push(format!(
                 "{:<24} {:>14} {:>10} {:>10} {:>8} {:>8}",
                 format!("{} to {}", way.from, way.to),
@@ -205,8 +224,10 @@ impl Live {
                 grouped(account.waiting),
                 grouped(lost),
             ));
+
             *last = (account.sent, account.bytes);
         }
+
         // A closed terminal does not stop forwarding.
         let _ = self.screen.redraw(&lines);
         self.shown = Instant::now();
@@ -215,9 +236,11 @@ impl Live {
 
 /// Packets of an interface that no worker got.
 fn lost_before(capture: &Capture, ledger: &Ledger, interface: usize) -> u64 {
-    let before: usize = capture.interfaces()[..interface].iter().map(|interface| interface.rings).sum();
+    let before: usize =
+        capture.interfaces()[..interface].iter().map(|interface| interface.rings).sum();
     let own = ledger.rings.iter().skip(before).take(capture.interfaces()[interface].rings);
-    own.map(|ring| ring.account.dropped.total()).sum::<u64>() + ledger.device_drops[interface].unwrap_or(0)
+    own.map(|ring| ring.account.dropped.total()).sum::<u64>()
+        + ledger.device_drops[interface].unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -232,7 +255,8 @@ mod tests {
 
     /// The reports of consecutive looks, two within the time after which a port has stalled.
     fn said(looks: &[PortAccount]) -> Vec<Option<Stall>> {
-        let (mut watch, start) = (StallWatch::default(), Instant::now());
+        let mut watch = StallWatch::default();
+        let start = Instant::now();
         let times = (0..).map(|look| start + look * STALL / 2);
         looks.iter().zip(times).map(|(account, now)| watch.look(account, now)).collect()
     }

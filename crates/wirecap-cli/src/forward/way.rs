@@ -73,8 +73,8 @@ struct Lane<'a> {
     latency: Latency,
 }
 
-/// Runs one worker for all directions, which are in the order of the capture's interfaces. Returns the times of
-/// packets in each direction.
+/// Runs one worker for all directions, which are in the order of the capture's interfaces. Returns
+/// the times of packets in each direction.
 pub(crate) fn forward(
     mut worker: Worker,
     capture: &Capture,
@@ -82,11 +82,17 @@ pub(crate) fn forward(
     treatment: &Treatment,
 ) -> Result<Vec<Latency>, CaptureError> {
     let port = |way: &Way| capture.port(&way.to).expect("the capture was opened with this port");
-    let lane =
-        |way| Lane { way, port: port(way), checksums: ChecksumWatch::default(), latency: Latency::new() };
+    let lane = |way| Lane {
+        way,
+        port: port(way),
+        checksums: ChecksumWatch::default(),
+        latency: Latency::new(),
+    };
     let mut lanes: Vec<Lane<'_>> = ways.iter().map(lane).collect();
-    let (mut core, mut arrivals) = (SlowCore::default(), Vec::new());
+    let mut core = SlowCore::default();
+    let mut arrivals = Vec::new();
     let mut patience = PATIENCE;
+
     while !worker.is_finished() {
         match worker.next_chunk_timeout(patience).inspect_err(|_| capture.stop())? {
             Some(chunk) => {
@@ -101,6 +107,7 @@ pub(crate) fn forward(
             }
         }
     }
+
     Ok(lanes.into_iter().map(|lane| lane.latency).collect())
 }
 
@@ -121,16 +128,22 @@ impl Lane<'_> {
         if chunk.get(0).is_some_and(|first| self.checksums.is_certain_with(first.data())) {
             self.way.warn_of_checksums();
         }
+
         if treatment.latency {
             arrivals.clear();
-            arrivals.extend(chunk.iter().flat_map(|packet| packet.timestamp()).map(Timestamp::unix_nanos));
+            arrivals.extend(
+                chunk.iter().flat_map(|packet| packet.timestamp()).map(Timestamp::unix_nanos),
+            );
         }
+
         if self.way.changes.is_empty() {
             self.port.send_all(chunk.drain());
         } else {
             self.change(&mut chunk);
         }
+
         self.port.flush();
+
         if treatment.latency {
             let now = unix_nanos();
             arrivals.iter().for_each(|arrival| self.latency.note(now.saturating_sub(*arrival)));

@@ -1,4 +1,5 @@
-//! The settings of the host that explain a loss: doctor reads the host in a separate thread when a loss begins.
+//! The settings of the host that explain a loss: doctor reads the host in a separate thread when a
+//! loss begins.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -14,10 +15,11 @@ const SAID_MAX: usize = 2;
 /// The findings from before this process dropped its privileges, if it has.
 static FOUND_BEFORE: OnceLock<Vec<Cause>> = OnceLock::new();
 
-/// Makes doctor read the host now, because this process is about to drop the privileges for it; the findings explain
-/// later losses. `names` that are not interfaces are skipped.
+/// Makes doctor read the host now, because this process is about to drop the privileges for it; the
+/// findings explain later losses. `names` that are not interfaces are skipped.
 pub(crate) fn look_before_privileges_drop(names: &[String]) {
-    let interfaces: Vec<String> = names.iter().filter(|name| Device::find(name).is_ok()).cloned().collect();
+    let interfaces: Vec<String> =
+        names.iter().filter(|name| Device::find(name).is_ok()).cloned().collect();
     let causes = match interfaces.is_empty() {
         true => Vec::new(),
         false => doctor::causes(&interfaces).unwrap_or_default(),
@@ -49,25 +51,29 @@ impl Advisor {
         Self { interfaces: interfaces.to_vec(), questions: Vec::new(), answer: None }
     }
 
-    /// Makes doctor read the host, unless this process has dropped its privileges: then it has read the host
-    /// before.
+    /// Makes doctor read the host, unless this process has dropped its privileges: then it has read
+    /// the host before.
     pub(crate) fn ask(&mut self, questions: Vec<Question>) {
         if questions.is_empty() {
             return;
         }
+
         self.questions.extend(questions);
         if FOUND_BEFORE.get().is_some() {
             return;
         }
+
         if self.answer.is_none() {
             let (answer, inbox) = channel();
             let interfaces = self.interfaces.clone();
+
             let look = move || {
                 // The removal of an interface is reported elsewhere.
                 let causes = doctor::causes(&interfaces).unwrap_or_default();
                 let _the_capture_has_ended = answer.send(causes);
             };
-            self.answer = thread::Builder::new().name("doctor".to_owned()).spawn(look).ok().map(|_| inbox);
+            self.answer =
+                thread::Builder::new().name("doctor".to_owned()).spawn(look).ok().map(|_| inbox);
         }
     }
 
@@ -87,7 +93,10 @@ impl Advisor {
     }
 
     fn explained_by(&mut self, causes: &[Cause]) -> Vec<String> {
-        std::mem::take(&mut self.questions).iter().flat_map(|question| question.lines(causes)).collect()
+        std::mem::take(&mut self.questions)
+            .iter()
+            .flat_map(|question| question.lines(causes))
+            .collect()
     }
 }
 
@@ -101,7 +110,9 @@ impl Question {
         let mut lines: Vec<String> = explaining.iter().take(SAID_MAX).map(line).collect();
         if explaining.len() > SAID_MAX {
             let more = explaining.len() - SAID_MAX;
-            lines.push(format!("{reason} on {place}: {more} more; wirecap doctor {interface} lists them"));
+            lines.push(format!(
+                "{reason} on {place}: {more} more; wirecap doctor {interface} lists them"
+            ));
         }
         lines
     }

@@ -48,25 +48,33 @@ fn table(devices: &[Device], briefs: &BTreeMap<String, Brief>) -> String {
     };
     let widths: [usize; 7] = std::array::from_fn(width);
     let mut text = line(&HEADING.map(str::to_owned), &widths);
+
     for (device, row) in devices.iter().zip(&rows) {
         let choice = device.choose_engine();
         text += &line(row, &widths);
+
         let holders = holders_by_process(device);
         match holders.is_empty() {
             true => text += &note(&format!("auto selects {}: {}", choice.engine, choice.why)),
             false => text += &held(device, &holders),
         }
+
         text += &contradicted(device);
+
         for program in &device.attached_xdp {
             let owner = program.owner().map(|owner| format!(": {owner}")).unwrap_or_default();
-            text +=
-                &note(&format!("XDP program {} is attached ({}){owner}", program.program_id, program.mode));
+            text += &note(&format!(
+                "XDP program {} is attached ({}){owner}",
+                program.program_id, program.mode
+            ));
         }
+
         if let Some(brief) = briefs.get(&device.name) {
             let findings = count_of(brief.count as u64, "finding", "findings");
             text += &note(&format!("doctor: {findings}, first: {}", brief.worst));
         }
     }
+
     text
 }
 
@@ -77,7 +85,9 @@ fn contradicted(device: &Device) -> String {
             let others: Vec<String> = others.iter().map(ToString::to_string).collect();
             note(&format!("its mark is also contradicted: {}", others.join("; ")))
         }
-        (Mark::OtherAddress(address), [_, ..]) => note(&format!("its mark is of another device ({address})")),
+        (Mark::OtherAddress(address), [_, ..]) => {
+            note(&format!("its mark is of another device ({address})"))
+        }
         (Mark::Ignored(why), [_, ..]) => note(&format!("its mark is ignored: {why}")),
         _ => String::new(),
     }
@@ -109,25 +119,30 @@ fn holders_by_process(device: &Device) -> Vec<(Holder, Vec<u32>)> {
 /// The lines about an interface that wirecap already captures.
 fn held(device: &Device, holders: &[(Holder, Vec<u32>)]) -> String {
     let mut text = String::new();
+
     for (holder, queues) in holders {
         let noun = if queues.len() == 1 { "queue" } else { "queues" };
         let queues: Vec<String> = queues.iter().map(ToString::to_string).collect();
         text += &note(&format!("captured by {holder}: {noun} {}", queues.join(", ")));
     }
-    let free = (0..device.rx_queues).find(|queue| holders.iter().all(|(_, queues)| !queues.contains(queue)));
+
+    let free = (0..device.rx_queues)
+        .find(|queue| holders.iter().all(|(_, queues)| !queues.contains(queue)));
     text += &match free {
         Some(queue) => note(&format!(
             "free for xdp: {}@{queue} and others; whole interface: --engine packet",
             device.name
         )),
-        None => {
-            note("no queue is free for xdp; --engine packet gets copies of packets that are not captured")
-        }
+        None => note(
+            "no queue is free for xdp; --engine packet gets copies of packets that are not captured",
+        ),
     };
+
     text
 }
 
-/// A line below an interface's row, continued on further lines if it is longer than a terminal is wide.
+/// A line below an interface's row, continued on further lines if it is longer than a terminal is
+/// wide.
 fn note(text: &str) -> String {
     doctor::wrapped("  ", text, 4)
 }
@@ -163,7 +178,8 @@ fn state(device: &Device) -> &'static str {
     }
 }
 
-/// The speed of the link in Mbit/s, if it is meaningful: virtual interfaces report an arbitrary one.
+/// The speed of the link in Mbit/s, if it is meaningful: virtual interfaces report an arbitrary
+/// one.
 fn real_speed(device: &Device) -> Option<u32> {
     device.speed_mbps.filter(|_| device.kind.is_none())
 }
@@ -182,9 +198,12 @@ fn addresses(device: &Device) -> Vec<String> {
 fn in_json(device: &Device, brief: Option<&Brief>) -> serde_json::Value {
     let choice = device.choose_engine();
     let (engine, receive_mode) = match choice.engine {
-        ChosenEngine::Xdp(receive_mode) => ("xdp", receive_mode.map(|receive_mode| receive_mode.to_string())),
+        ChosenEngine::Xdp(receive_mode) => {
+            ("xdp", receive_mode.map(|receive_mode| receive_mode.to_string()))
+        }
         ChosenEngine::Packet => ("packet", None),
     };
+
     let program = |program: &device::AttachedXdp| {
         let owner = program.owner().map(|owner| owner.to_string());
         json!({ "program_id": program.program_id, "mode": program.mode.to_string(), "owner": owner })
@@ -193,10 +212,13 @@ fn in_json(device: &Device, brief: Option<&Brief>) -> serde_json::Value {
         .into_iter()
         .map(|(holder, queues)| json!({ "pid": holder.pid, "program": holder.program, "queues": queues }))
         .collect::<Vec<_>>();
+
     let (mark, mark_fault) = mark_words(&device.mark);
-    let contradictions: Vec<String> = device.contradictions().iter().map(ToString::to_string).collect();
+    let contradictions: Vec<String> =
+        device.contradictions().iter().map(ToString::to_string).collect();
     let unknown = device.hooks.as_ref().map(|hooks| hooks.unknown.clone()).unwrap_or_default();
     let findings = brief.map(|brief| json!({ "count": brief.count, "worst": brief.worst }));
+
     json!({
         "name": device.name,
         "index": device.index,

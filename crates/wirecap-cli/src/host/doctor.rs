@@ -1,7 +1,7 @@
 //! `wirecap doctor`: finds settings of this host that lose or alter packets, and fixes them.
 //!
-//! Reading and evaluation are separate: a [`Host`] holds the readings, which `--record` writes and `--from` evaluates
-//! without this host.
+//! Reading and evaluation are separate: a [`Host`] holds the readings, which `--record` writes and
+//! `--from` evaluates without this host.
 
 mod causes;
 mod checks;
@@ -48,7 +48,8 @@ pub(crate) struct Arguments {
     write_test: bool,
     /// Save the readings to a file, for --from on another machine
     ///
-    /// It contains names, drivers and settings of the interfaces, and only those addresses that rule out --engine xdp.
+    /// It contains names, drivers and settings of the interfaces, and only those addresses that
+    /// rule out --engine xdp.
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     record: Option<PathBuf>,
     /// Check a file written by --record instead of this host
@@ -72,6 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.undo {
         return undo(arguments);
     }
+
     let host = match &arguments.from {
         Some(path) => recorded(path)?,
         None => read::host(&Scope {
@@ -83,11 +85,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.record {
         record(&host, path)?;
     }
+
     let diagnosis = checks::diagnose(&host);
     if arguments.fix {
         return fix(&diagnosis, arguments);
     }
+
     show(&diagnosis, arguments.json)?;
+
     match diagnosis.findings.is_empty() {
         true => Ok(()),
         false => Err(Failure::Findings),
@@ -101,22 +106,33 @@ fn fix(diagnosis: &Diagnosis, arguments: &Arguments) -> Result<(), Failure> {
             "--fix asks for confirmation, which --json prevents: add --yes".to_owned(),
         ));
     }
+
     let mut journal = Journal::open(&arguments.journal)?;
-    let (made, failures) = fix::fix(&diagnosis.findings, &mut journal, arguments.yes, !arguments.json)?;
+    let (made, failures) =
+        fix::fix(&diagnosis.findings, &mut journal, arguments.yes, !arguments.json)?;
     let mut after = read::interfaces(&arguments.interfaces)?;
     after.disk = read::disk(&arguments.directory, false)?;
+
     let left = checks::diagnose(&after);
+
     match arguments.json {
         true => {
             let changed: Vec<_> = made.iter().map(changed_in_json).collect();
-            output::print(json!({ "changed": changed, "findings": left.findings, "unseen": left.unseen }))?;
+            output::print(
+                json!({ "changed": changed, "findings": left.findings, "unseen": left.unseen }),
+            )?;
         }
         false => {
-            let taken_back = if made.is_empty() { "" } else { "; `wirecap doctor --undo` reverts them" };
+            let taken_back =
+                if made.is_empty() { "" } else { "; `wirecap doctor --undo` reverts them" };
             let left = report::count_words(&left.findings);
-            output::print(format_args!("{} made{taken_back}.\nLeft: {left}.", fix::changes(made.len())))?;
+            output::print(format_args!(
+                "{} made{taken_back}.\nLeft: {left}.",
+                fix::changes(made.len())
+            ))?;
         }
     }
+
     match (failures, left.findings.is_empty()) {
         (0, true) => Ok(()),
         (0, false) => Err(Failure::Findings),
@@ -127,7 +143,9 @@ fn fix(diagnosis: &Diagnosis, arguments: &Arguments) -> Result<(), Failure> {
 fn undo(arguments: &Arguments) -> Result<(), Failure> {
     let undone = Journal::open(&arguments.journal)?.undo()?;
     if arguments.json {
-        return output::print(json!({ "changed": undone.iter().map(changed_in_json).collect::<Vec<_>>() }));
+        return output::print(
+            json!({ "changed": undone.iter().map(changed_in_json).collect::<Vec<_>>() }),
+        );
     }
     for change in &undone {
         output::print(change.setting.line(&change.to))?;
@@ -147,13 +165,17 @@ pub(crate) struct Brief {
     pub(crate) worst: String,
 }
 
-/// The findings about each interface itself, by its name; those without any are left out, and the loopback, which has no wire.
+/// The findings about each interface itself, by its name; those without any are left out, and the
+/// loopback, which has no wire.
 pub(crate) fn briefs(devices: &[Device]) -> BTreeMap<String, Brief> {
     let mut briefs: BTreeMap<String, Brief> = BTreeMap::new();
     for finding in checks::diagnose(&read::known(devices)).findings {
         let Some(interface) = finding.interface else { continue };
         // The worst comes first.
-        let worst = || Brief { count: 0, worst: format!("{} ({})", finding.title, finding.severity.words()) };
+        let worst = || Brief {
+            count: 0,
+            worst: format!("{} ({})", finding.title, finding.severity.words()),
+        };
         briefs.entry(interface).or_insert_with(worst).count += 1;
     }
     briefs
@@ -174,15 +196,20 @@ fn show(diagnosis: &Diagnosis, in_json: bool) -> Result<(), Failure> {
 fn recorded(path: &Path) -> Result<Host, Failure> {
     let failed = |text: String| Failure::Failed(format!("{}: {text}", path.display()).into());
     let file = File::open(path).map_err(|error| failed(error.to_string()))?;
-    let value: serde_json::Value =
-        serde_json::from_reader(io::BufReader::new(file)).map_err(|error| failed(error.to_string()))?;
+    let value: serde_json::Value = serde_json::from_reader(io::BufReader::new(file))
+        .map_err(|error| failed(error.to_string()))?;
+
     match value["format"].as_u64() {
         Some(format) if format == u64::from(host::FORMAT) => {}
         Some(format) => {
-            return Err(failed(format!("it has format {format}; this version supports {}", host::FORMAT)));
+            return Err(failed(format!(
+                "it has format {format}; this version supports {}",
+                host::FORMAT
+            )));
         }
         None => return Err(failed("it was not written by `wirecap doctor --record`".to_owned())),
     }
+
     serde_json::from_value(value).map_err(|error| failed(error.to_string()))
 }
 

@@ -32,7 +32,8 @@ use clap::{ArgAction, Args, Command, FromArgMatches, ValueEnum};
 use serde_json::{Value, json};
 use wirecap::savefile::{self, Format, Sink, WriteError};
 use wirecap::{
-    Capture, CaptureError, Cells, Chunk, Ledger, Packet, Recorded, Timestamp, Timestamps, Worker, grouped,
+    Capture, CaptureError, Cells, Chunk, Ledger, Packet, Recorded, Timestamp, Timestamps, Worker,
+    grouped,
 };
 use wirecap_broker::Broker;
 use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
@@ -89,8 +90,9 @@ pub(crate) struct Arguments {
 
     /// Read options from a file, one NAME = VALUE per line
     ///
-    /// NAME is a flag without --, or filter for the filter of all interfaces. A flag without a value is written alone, or with yes or
-    /// no. Lines that begin with # are comments. The command line takes precedence. wirecap reload rereads the file.
+    /// NAME is a flag without --, or filter for the filter of all interfaces. A flag without a
+    /// value is written alone, or with yes or no. Lines that begin with # are comments. The command
+    /// line takes precedence. wirecap reload rereads the file.
     #[arg(long, value_name = "FILE", help_heading = CONTROL)]
     config: Option<PathBuf>,
 
@@ -108,7 +110,8 @@ pub(crate) struct Arguments {
 
     /// Timestamps
     ///
-    /// Without system time (hardware, none), packets of several rings are written in the order of their capture.
+    /// Without system time (hardware, none), packets of several rings are written in the order of
+    /// their capture.
     #[arg(long, value_enum, default_value_t = TimestampName::Batch, help_heading = SAVEFILE)]
     timestamp: TimestampName,
 
@@ -135,7 +138,8 @@ pub(crate) struct Arguments {
 enum TimestampName {
     /// Read the clock for every packet
     Packet,
-    /// xdp: read the clock for every eighth packet of a batch; up to a few µs early, but cheaper. packet: every packet
+    /// xdp: read the clock for every eighth packet of a batch; up to a few µs early, but cheaper.
+    /// packet: every packet
     Batch,
     /// Raw NIC clock for every packet; requires driver support and hwstamp_ctl -i DEV -r 1
     Hardware,
@@ -169,12 +173,13 @@ impl From<FileFormat> for Format {
     }
 }
 
-/// Half the time within which a packet can be read from the output: with the engine `packet`, a packet may wait this long
-/// for its block, and again for the outlet. A recording whose loss is limited (`--sync`) uses a fifth of that time if it is
-/// shorter: the writer syncs after half of it, the packet sockets hold packets for a fifth, and the rest is for the disk.
+/// Half the time within which a packet can be read from the output: with the engine `packet`, a
+/// packet may wait this long for its block, and again for the outlet. A recording whose loss is
+/// limited (`--sync`) uses a fifth of that time if it is shorter: the writer syncs after half of
+/// it, the packet sockets hold packets for a fifth, and the rest is for the disk.
 ///
-/// Packets that are read later may wait longer, and a ring that is not read keeps its packets for as many times this long as
-/// it has blocks.
+/// Packets that are read later may wait longer, and a ring that is not read keeps its packets for
+/// as many times this long as it has blocks.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 /// Sleeping time while packets are held back for packets of other rings.
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
@@ -186,8 +191,8 @@ const LATE_PACKETS: Duration = Duration::from_secs(2);
 const EMITTED_PACKETS: usize = 256;
 /// The assumed memory of these packets.
 const CHUNK_BYTES: usize = 1 << 20;
-/// While more eighths of a ring's pool than these are in chunks, the outlet also uses memory that is not
-/// allocated yet.
+/// While more eighths of a ring's pool than these are in chunks, the outlet also uses memory that
+/// is not allocated yet.
 const PRESSED_EIGHTHS: u32 = 6;
 /// While more eighths than these are in chunks and the outlet has no room, chunks are discarded.
 const LOST_EIGHTHS: u32 = 7;
@@ -196,12 +201,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.options.habits.list_interfaces {
         return devices::list();
     }
+
     let mut plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
     let is_stream = arguments.is_stream();
     if is_stream && !arguments.files.is_default() {
-        let message = format!("{} is not a file: options for sets of files do not apply", arguments.name());
+        let message =
+            format!("{} is not a file: options for sets of files do not apply", arguments.name());
         return Err(Failure::Usage(message));
     }
+
     let source = arguments.options.read.as_deref();
     if let Some(source) = source {
         if !arguments.files.is_default() {
@@ -210,6 +218,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         convert::refuse_itself(source, arguments)?;
     }
+
     if output::is_standard_output(&arguments.write) {
         let output = sink::standard_output(arguments.options.json)?;
         return match source {
@@ -217,11 +226,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             None => record(arguments, &mut plan, |opening| Stream::begin(output, opening)),
         };
     }
+
     arguments.user.check(&arguments.place(&plan), || match &plan.pattern {
         Some(pattern) => recording::check(pattern),
         None => output::check(&arguments.write, arguments.force),
     })?;
     let create = |deadline| sink::create(&arguments.write, deadline, arguments.force);
+
     match (source, plan.compression) {
         (Some(source), Compression::None) => convert::run(arguments, source, plan.format, create),
         (Some(source), compression) => convert::run(arguments, source, plan.format, |deadline| {
@@ -229,26 +240,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let name = arguments.name();
             Ok(Output { sink: CompressedSink::new(sink.into_file(), name, compression)?, pipe })
         }),
-        (None, _) if is_stream => {
-            record(arguments, &mut plan, |opening| Stream::begin(create(opening.deadline)?, opening))
-        }
+        (None, _) if is_stream => record(arguments, &mut plan, |opening| {
+            Stream::begin(create(opening.deadline)?, opening)
+        }),
         (None, _) => record(arguments, &mut plan, |opening| {
             let target = match &opening.plan.pattern {
                 Some(pattern) => Target::Set(pattern.clone()),
-                None => Target::File(create(opening.deadline)?.sink.into_file(), arguments.write.clone()),
+                None => Target::File(
+                    create(opening.deadline)?.sink.into_file(),
+                    arguments.write.clone(),
+                ),
             };
             let Opening { plan, broker, writing, interfaces, .. } = opening;
             let command = plan.command.clone().map(|command| match broker {
                 Some(broker) => Box::new(ByBroker(broker)) as Box<dyn Launch>,
                 None => Box::new(Commands::new(command)),
             });
+
             Files::begin(plan, command, target, writing, &recording::section(), &interfaces)
         }),
     }
 }
 
-/// The reload request for a running capture with these arguments, after its configuration file was reread.
-/// Paths in the request are relative to `directory`.
+/// The reload request for a running capture with these arguments, after its configuration file was
+/// reread. Paths in the request are relative to `directory`.
 pub(crate) fn reload_request(words: &[OsString], directory: &Path) -> Result<Value, Failure> {
     let Some(file) = config::file_of(words) else {
         return Err(Failure::Failed(
@@ -259,9 +274,11 @@ pub(crate) fn reload_request(words: &[OsString], directory: &Path) -> Result<Val
     let words = config::with_file(words, &directory.join(&file), &command)?;
     let parsed = command.args_override_self(true).try_get_matches_from(&words[1..]);
     let parsed = parsed.and_then(|matches| Arguments::from_arg_matches(&matches));
-    let arguments = parsed
-        .map_err(|error| Failure::Usage(format!("{}: {}", file.display(), error.to_string().trim_end())))?;
+    let arguments = parsed.map_err(|error| {
+        Failure::Usage(format!("{}: {}", file.display(), error.to_string().trim_end()))
+    })?;
     let plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
+
     let expression = match arguments.filter.is_program() {
         true => None,
         false => Some(arguments.filter.expression()?.unwrap_or_default()),
@@ -298,9 +315,11 @@ fn record<O: Outlet>(
     let claim = arguments.control.claim("capture", &options.sources())?;
     let broker = arguments.drop_privileges(plan, &claim)?;
     let timestamps: Timestamps = arguments.timestamp.into();
+
     if plan.pattern.is_some() {
         signals::rotate_on_hangup();
     }
+
     options.warn_of_one_worker();
     let capture = options.open(|builder| {
         let builder = filtered(builder, filter).workers(1).timestamps(timestamps);
@@ -311,18 +330,21 @@ fn record<O: Outlet>(
             false => builder.retire_after(arguments.flush_interval(plan)).small_blocks(),
         }
     })?;
+
     let mut control = claim.serve()?;
     let duration = [options.duration, plan.duration].into_iter().flatten().min();
     let deadline = duration.map(|duration| Instant::now() + duration);
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     let writing = Writing::to(arguments.name());
     let mut recorder = None;
+
     let outcome = losses::watched(&capture, Some(&writing), &control, || {
         let interfaces = recording::described(&capture, timestamps);
         let outlet = open(Opening { plan, broker, deadline, writing: &writing, interfaces })?;
         let left = [options.count, plan.packets_max].into_iter().flatten().min();
         let waker = worker.waker();
         signals::wake_on_requests(move || waker.wake());
+
         let recorder = recorder.insert(Recorder {
             left: left.unwrap_or(u64::MAX),
             deadline,
@@ -330,26 +352,32 @@ fn record<O: Outlet>(
             ..Recorder::new(outlet, &capture, timestamps, &writing)
         });
         service::ready();
+
         let mut progress = Progress::new(options.habits.quiet);
         recorder.record(&capture, &mut worker, &mut progress)
     });
     capture.stop();
     drain(&mut worker);
-    let interfaces: Vec<usize> = capture.named_interfaces().map(|interface| interface.rings).collect();
+
+    let interfaces: Vec<usize> =
+        capture.named_interfaces().map(|interface| interface.rings).collect();
     let mut ledger = capture.close();
+
     let (recorded, outcome) = match recorder {
         Some(recorder) => recorder.finish(outcome, &writing, &ledger, &interfaces),
         None => (Recorded { to: arguments.name(), ..Recorded::default() }, outcome),
     };
     ledger.recorded = Some(recorded);
+
     let reported = options.report_briefly(&ledger, arguments.verbose > 0, arguments.hint());
     let outcome = outcome.and_then(|()| Failure::unless_lossless(&ledger));
     control.end(&ledger, &outcome);
+
     reported.and(outcome)
 }
 
-/// Takes the remaining packets out of the rings of a stopped capture: they were delivered, and the ledger must not
-/// blame the engine for losses of the file.
+/// Takes the remaining packets out of the rings of a stopped capture: they were delivered, and the
+/// ledger must not blame the engine for losses of the file.
 fn drain(worker: &mut Worker) {
     while let Ok(Some(_)) = worker.next_chunk() {}
 }
@@ -377,8 +405,8 @@ impl Arguments {
         }
     }
 
-    /// Drops the privileges of this process, if another user records, and starts a process that makes the
-    /// privileged calls.
+    /// Drops the privileges of this process, if another user records, and starts a process that
+    /// makes the privileged calls.
     fn drop_privileges(&self, plan: &mut Plan, claim: &Claim) -> Result<Option<Broker>, Failure> {
         let Some(user) = self.user.choose(&self.place(plan))? else { return Ok(None) };
         plan.open_line()?;
@@ -388,7 +416,8 @@ impl Arguments {
         drop_privileges(user, sources, &place, plan.index, command, &claim.sockets()).map(Some)
     }
 
-    /// Whether the output is not a regular file: standard output, a pipe, a terminal, or a link to one.
+    /// Whether the output is not a regular file: standard output, a pipe, a terminal, or a link to
+    /// one.
     fn is_stream(&self) -> bool {
         output::is_standard_output(&self.write)
             || self.write.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
@@ -409,8 +438,8 @@ impl Arguments {
     }
 }
 
-/// For benches: returns a function that writes the waiting packets of `capture`, with the system's times, into `sink`
-/// like the command, and returns their number.
+/// For benches: returns a function that writes the waiting packets of `capture`, with the system's
+/// times, into `sink` like the command, and returns their number.
 ///
 /// # Errors
 ///
@@ -421,14 +450,19 @@ pub fn record_waiting<S: Sink>(
     sink: S,
 ) -> Result<impl FnOnce() -> Result<u64, Box<dyn Error + Send + Sync>>, WriteError> {
     let writing = Writing::to("nothing");
-    let interfaces = Described { named: vec![savefile::Interface::default()], ..Described::default() };
-    let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
+    let interfaces =
+        Described { named: vec![savefile::Interface::default()], ..Described::default() };
+    let stream =
+        Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
     let mut recorder = Recorder::new(stream, capture, Timestamps::Packet, &writing);
     let mut progress = Progress::new(false);
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
+
     capture.stop();
     Ok(move || {
-        recorder.record(capture, &mut worker, &mut progress).map_err(|failure| failure.to_string())?;
+        recorder
+            .record(capture, &mut worker, &mut progress)
+            .map_err(|failure| failure.to_string())?;
         recorder.outlet.flush()?;
         Ok(recorder.outlet.packets())
     })
@@ -457,8 +491,8 @@ struct Recorder<O: Outlet> {
     flush_interval: Duration,
     /// Packets that arrived after the last requested one.
     surplus: u64,
-    /// Counts of packets that wait for the outlet, and of packets that were discarded because the outlet did
-    /// not keep up.
+    /// Counts of packets that wait for the outlet, and of packets that were discarded because the
+    /// outlet did not keep up.
     writing: Writing,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
@@ -500,9 +534,9 @@ impl<O: Outlet> Recorder<O> {
         self.record_merged(capture, worker, progress, waiting)
     }
 
-    /// A single ring is in order: packets are held back only if the outlet has no room. Without timestamps of the
-    /// system's clock, several rings cannot be ordered. Returns the chunks that must be merged with later ones, of a capture
-    /// that got another ring.
+    /// A single ring is in order: packets are held back only if the outlet has no room. Without
+    /// timestamps of the system's clock, several rings cannot be ordered. Returns the chunks that
+    /// must be merged with later ones, of a capture that got another ring.
     fn record_ring(
         &mut self,
         capture: &Capture,
@@ -511,6 +545,7 @@ impl<O: Outlet> Recorder<O> {
     ) -> Result<VecDeque<Chunk>, Failure> {
         let mut failed = Ok(());
         let (mut waiting, mut packets): (VecDeque<Chunk>, _) = (VecDeque::new(), 0);
+
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
             let found = match waiting.is_empty() {
                 true => worker.next_chunk_timeout(self.pause(progress)),
@@ -530,6 +565,7 @@ impl<O: Outlet> Recorder<O> {
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
+
             // Another ring may have packets before these.
             let has_system_times = self.has_system_times;
             let is_single = || capture.ring_count() == 1 || !has_system_times;
@@ -538,16 +574,20 @@ impl<O: Outlet> Recorder<O> {
                 self.write_chunk(&chunk)?;
                 packets -= chunk.len();
             }
+
             self.writing.set_waiting(packets);
             self.housekeeping(capture, progress)?;
+
             // Packets that wait in the ring fill the page at once.
             if worker.is_idle() {
                 self.flush_if_due(waiting.is_empty())?;
             }
         }
+
         if worker.is_finished() || failed.is_err() {
             waiting.drain(..).try_for_each(|chunk| self.write_chunk(&chunk))?;
         }
+
         failed.map(|()| waiting)
     }
 
@@ -559,19 +599,26 @@ impl<O: Outlet> Recorder<O> {
         waiting: VecDeque<Chunk>,
     ) -> Result<(), Failure> {
         let rings = capture.most_rings();
+
         // Held packets are missing in the pool: at most a quarter of it.
         let held_max = || capture.ring_count() * capture.geometry().cells() as usize / 4;
         let mut merge = Merge::new(rings, held_max(), capture.delay());
         waiting.into_iter().for_each(|chunk| merge.push(chunk));
+
         let mut failed = Ok(());
+
         while !worker.is_finished() {
             self.now = recording::now();
-            // An interface may have been handed back to the host: its packets come later from now on.
+
+            // An interface may have been handed back to the host: its packets come later from now
+            // on.
             merge.set_limits(held_max(), capture.delay());
             if merge.is_after_step(self.now, Instant::now()) {
                 merge.emit_all(|packet, chunk| self.write(packet, chunk))?;
             }
+
             let mut empty = capture.empty_rings();
+
             // A ring that does not exist cannot deliver an earlier packet.
             empty.resize(rings, true);
             let before = self.now;
@@ -581,6 +628,7 @@ impl<O: Outlet> Recorder<O> {
                 (false, true) => worker.next_chunk_timeout(MERGE_PAUSE),
                 (false, false) => worker.try_next_chunk(),
             };
+
             match found {
                 Ok(Some(chunk)) => {
                     self.keep(capture, chunk).into_iter().for_each(|chunk| merge.push(chunk));
@@ -590,26 +638,32 @@ impl<O: Outlet> Recorder<O> {
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
+
             empty
                 .iter()
                 .enumerate()
                 .filter(|(_, empty)| **empty)
                 .for_each(|(ring, _)| merge.found_empty(ring, before));
+
             while self.has_room(capture)
                 && merge.emit(EMITTED_PACKETS, |packet, chunk| self.write(packet, chunk))?
-            {}
+            {
+            }
+
             let waiting = if self.has_room(capture) { 0 } else { merge.held() };
             self.writing.set_waiting(waiting);
             self.housekeeping(capture, progress)?;
             self.flush_if_due(merge.is_empty())?;
         }
+
         merge.emit_all(|packet, chunk| self.write(packet, chunk))?;
         failed
     }
 
-    /// Keeps a chunk until the outlet has taken its packets. If the outlet has no room and most of the ring's pool is in chunks, the
-    /// chunk is discarded: the ring gets its cells back, and the loss counts as the writer's, not the capture's. (With AF_PACKET only
-    /// until the kernel reaches a block that is still held: later losses count as the capture's.)
+    /// Keeps a chunk until the outlet has taken its packets. If the outlet has no room and most of
+    /// the ring's pool is in chunks, the chunk is discarded: the ring gets its cells back, and the
+    /// loss counts as the writer's, not the capture's. (With AF_PACKET only until the kernel
+    /// reaches a block that is still held: later losses count as the capture's.)
     fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Option<Chunk> {
         let ring = chunk.ring_index();
         if !self.has_room(capture) && is_in_chunks(capture, ring, LOST_EIGHTHS) {
@@ -623,7 +677,8 @@ impl<O: Outlet> Recorder<O> {
     fn has_room(&mut self, capture: &Capture) -> bool {
         let is_pressed =
             || (0..capture.ring_count()).any(|ring| is_in_chunks(capture, ring, PRESSED_EIGHTHS));
-        self.outlet.has_room(CHUNK_BYTES, false) || is_pressed() && self.outlet.has_room(CHUNK_BYTES, true)
+        self.outlet.has_room(CHUNK_BYTES, false)
+            || is_pressed() && self.outlet.has_room(CHUNK_BYTES, true)
     }
 
     fn write_chunk(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
@@ -631,31 +686,41 @@ impl<O: Outlet> Recorder<O> {
         if chunk.is_of_any() {
             return chunk.iter().try_for_each(|packet| self.write(packet, chunk));
         }
+
         let most = self.left.min(chunk.len() as u64);
         if self.has_device_times {
             self.follow_device_clock(chunk, most as usize);
         }
-        let (mut taken, mut goes_on) = (0, Ok(true));
+
+        let mut taken = 0;
+        let mut goes_on = Ok(true);
         let record_of = self.form.records(chunk);
+
         chunk.for_each_whole(0..most as usize, |head| {
             if let Ok(true) = goes_on {
                 goes_on = self.outlet.write(&record_of(head), self.now);
                 taken += u64::from(matches!(goes_on, Ok(true)));
             }
         });
+
         self.left = if goes_on? { self.left - taken } else { 0 };
         self.surplus += chunk.len() as u64 - taken;
+
         Ok(())
     }
 
-    /// A packet without a time of the NIC's clock gets the last known one of that clock for the rules by which files are
-    /// cut, never the system's: the two may be decades apart.
+    /// A packet without a time of the NIC's clock gets the last known one of that clock for the
+    /// rules by which files are cut, never the system's: the two may be decades apart.
     #[cold]
     fn follow_device_clock(&mut self, chunk: &Chunk, most: usize) {
         let times = || chunk.iter().take(most).map(|packet| packet.timestamp());
         self.untimed += times().filter(Option::is_none).count() as u64;
         let is_first = self.outlet.packets() == 0;
-        self.now = times().flatten().last().unwrap_or(if is_first { Timestamp::default() } else { self.now });
+        self.now = times().flatten().last().unwrap_or(if is_first {
+            Timestamp::default()
+        } else {
+            self.now
+        });
     }
 
     #[inline]
@@ -664,8 +729,10 @@ impl<O: Outlet> Recorder<O> {
             self.surplus += 1;
             return Ok(());
         }
+
         self.is_unflushed = true;
         let record = self.form.record(chunk, packet);
+
         let goes_on = match self.form.has_any().then(|| packet.seen_interface()).flatten() {
             Some(number) => {
                 let describe = || self.form.describe(number);
@@ -679,6 +746,7 @@ impl<O: Outlet> Recorder<O> {
             self.left = 0;
             self.surplus += 1;
         }
+
         Ok(())
     }
 
@@ -701,34 +769,38 @@ impl<O: Outlet> Recorder<O> {
         if now - self.flushed < self.flush_interval {
             return Ok(());
         }
+
         if is_idle && !self.has_device_times {
             let late = Duration::as_nanos(&LATE_PACKETS) as u64;
             let complete = recording::now().unix_nanos().saturating_sub(late);
             self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
         }
+
         // Packets that it cannot pass on yet are due as soon as it can.
         if !self.outlet.is_writing() {
             self.flushed = now;
             self.is_unflushed = false;
         }
+
         self.outlet.flush()
     }
 
-    /// How long to wait for packets: until the outlet must pass on its packets, the recording ends, or its
-    /// progress is shown. While the outlet is writing, its last packets may be due as soon as the write is
-    /// complete.
+    /// How long to wait for packets: until the outlet must pass on its packets, the recording ends,
+    /// or its progress is shown. While the outlet is writing, its last packets may be due as soon
+    /// as the write is complete.
     fn pause(&self, progress: &Progress) -> Duration {
         if self.outlet.is_writing() {
             return ROOM_PAUSE;
         }
         let due = self.is_unflushed.then(|| self.flushed + self.flush_interval);
         let first = due.into_iter().chain(self.deadline).chain(progress.due()).min();
-        let left = first.map_or(Duration::MAX, |first| first.saturating_duration_since(Instant::now()));
+        let left =
+            first.map_or(Duration::MAX, |first| first.saturating_duration_since(Instant::now()));
         left.min(service::longest_sleep()).max(ROOM_PAUSE)
     }
 
-    /// Writes each interface's counts, and everything that is still in memory, unless the file cannot be written to
-    /// any more. Returns the account of the recorded packets, and the outcome.
+    /// Writes each interface's counts, and everything that is still in memory, unless the file
+    /// cannot be written to any more. Returns the account of the recorded packets, and the outcome.
     fn finish(
         mut self,
         outcome: Result<(), Failure>,
@@ -752,9 +824,11 @@ impl<O: Outlet> Recorder<O> {
         let whole = outcome.as_ref().err().and_then(safely_written).unwrap_or(whole);
         let unread = self.outlet.unread();
         let in_file = recording::in_file(written, whole, unread);
+
         if outcome.is_ok() {
             eprintln!("{}", self.summary(&writing.names()));
         }
+
         let mut recorded = Recorded {
             to: writing.names(),
             surplus: self.surplus,
@@ -767,6 +841,7 @@ impl<O: Outlet> Recorder<O> {
         if unread > 0 || output::is_broken_pipe(&outcome) {
             recorded.reader_left(ledger.total.delivered);
         }
+
         (recorded, output::unless_broken_pipe(outcome))
     }
 
@@ -778,9 +853,12 @@ impl<O: Outlet> Recorder<O> {
     fn summary(&self, name: &str) -> String {
         let surplus = match self.surplus {
             0 => String::new(),
-            surplus => format!("; {} more arrived before the capture was stopped", grouped(surplus)),
+            surplus => {
+                format!("; {} more arrived before the capture was stopped", grouped(surplus))
+            }
         };
-        let (packets, extent) = (grouped(self.outlet.packets()), self.outlet.extent());
+        let packets = grouped(self.outlet.packets());
+        let extent = self.outlet.extent();
         format!("wrote {packets} packets, {extent}, to {name}{surplus}")
     }
 }
@@ -809,40 +887,50 @@ mod tests {
         let settings = SimSettings { rings: 2, workers: 1, ..SimSettings::default() };
         let kernels = SimCapture::new(&settings);
         let capture = kernels.capture().unwrap();
+
         for number in 0..PACKETS {
             let time = Timestamp::from_unix_nanos(number);
             let frame = [number as u8; 60];
             assert_eq!(kernels.kernel(number as usize % 2).receive(&frame, time), Fate::Received);
         }
+
         let file = tempfile::NamedTempFile::new().unwrap();
-        let record = record_waiting(&capture, StreamSink::new(file.reopen().unwrap(), "packets")).unwrap();
+        let record =
+            record_waiting(&capture, StreamSink::new(file.reopen().unwrap(), "packets")).unwrap();
         assert_eq!(record().unwrap(), PACKETS);
         assert_eq!(kernels.ledger(Duration::ZERO).total.delivered, PACKETS);
 
         let mut reader = Reader::open(file.path()).unwrap();
+
         for number in 0..PACKETS {
             let record = reader.next_record().unwrap().expect("all packets are in the file");
             assert_eq!(record.timestamp, Some(Timestamp::from_unix_nanos(number)));
             assert_eq!(record.data, [number as u8; 60]);
             assert!(record.queue.is_some(), "packet {number}");
         }
+
         assert!(reader.next_record().unwrap().is_none());
     }
 
     #[test]
     fn a_packet_without_the_nics_time_gets_no_other_clocks() {
-        let kernels = SimCapture::new(&SimSettings { device_clock: true, ..SimSettings::default() });
+        let kernels =
+            SimCapture::new(&SimSettings { device_clock: true, ..SimSettings::default() });
         let capture = kernels.capture().unwrap();
         let writing = Writing::to("nothing");
         let file = tempfile::NamedTempFile::new().unwrap();
         let sink = StreamSink::new(file.reopen().unwrap(), "packets");
-        let interfaces = Described { named: vec![savefile::Interface::default()], ..Described::default() };
-        let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces);
+        let interfaces =
+            Described { named: vec![savefile::Interface::default()], ..Described::default() };
+        let stream =
+            Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces);
         let mut recorder = Recorder::new(stream.unwrap(), &capture, Timestamps::Hardware, &writing);
+
         // The NIC's clock counts from its own start.
         for nanos in [0, 700, 0, 900] {
             kernels.kernel(0).receive(&[1; 60], Timestamp::from_unix_nanos(nanos));
         }
+
         let mut worker = capture.workers().pop().unwrap();
         let chunk = worker.next_chunk().unwrap().unwrap();
         recorder.write_chunk(&chunk).unwrap();
@@ -851,11 +939,13 @@ mod tests {
         recorder.write_chunk(&worker.next_chunk().unwrap().unwrap()).unwrap();
         assert_eq!((recorder.now, recorder.untimed), (Timestamp::from_unix_nanos(900), 3));
         recorder.outlet.flush().unwrap();
+
         let mut reader = Reader::open(file.path()).unwrap();
         let mut times = Vec::new();
         while let Some(record) = reader.next_record().unwrap() {
             times.push(record.timestamp.unwrap().unix_nanos());
         }
+
         assert_eq!(times, [0, 700, 0, 900, 0]);
     }
 }

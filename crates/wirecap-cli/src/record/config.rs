@@ -32,7 +32,8 @@ fn is_config(argument: &OsString) -> bool {
     argument.to_str().is_some_and(|text| text == "--config" || text.starts_with("--config="))
 }
 
-/// The arguments after those of the file, so that the command line takes precedence. `command` parses them.
+/// The arguments after those of the file, so that the command line takes precedence. `command`
+/// parses them.
 pub(crate) fn with_file(
     arguments: &[OsString],
     file: &Path,
@@ -41,13 +42,15 @@ pub(crate) fn with_file(
     let name = file.display();
     let text = fs::read_to_string(file)
         .map_err(|error| Failure::Failed(format!("cannot read {name}: {error}").into()))?;
-    let options = flags(&text, command).map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
+    let options =
+        flags(&text, command).map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
     let (program, others) = arguments.split_at(2.min(arguments.len()));
     let options = options.into_iter().map(OsString::from);
     Ok(program.iter().cloned().chain(options).chain(others.iter().cloned()).collect())
 }
 
-/// The flags of a file's text: a line for each, `name = value` or `name` alone. Lines that begin with # are comments.
+/// The flags of a file's text: a line for each, `name = value` or `name` alone. Lines that begin
+/// with # are comments.
 fn flags(text: &str, command: &Command) -> Result<Vec<String>, String> {
     let lines = text.lines().map(str::trim).zip(1..);
     let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
@@ -67,9 +70,12 @@ fn flag(line: &str, command: &Command) -> Result<Option<String>, String> {
         let value = value.ok_or("filter needs a value: filter = udp port 53")?;
         return Ok(Some(format!("--{FILTER_FLAG}={value}")));
     }
-    let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name) && !arg.is_hide_set());
+
+    let arg =
+        command.get_arguments().find(|arg| arg.get_long() == Some(name) && !arg.is_hide_set());
     let arg = arg.filter(|arg| !matches!(arg.get_action(), ArgAction::Help) && name != CONFIG);
     let arg = arg.ok_or_else(|| format!("unknown option {name:?}; see wirecap capture --help"))?;
+
     match (arg.get_action().takes_values(), value) {
         (true, Some(value)) => Ok(Some(format!("--{name}={value}"))),
         (true, None) => Err(format!("{name} needs a value: {name} = ...")),
@@ -152,6 +158,9 @@ mod tests {
         fs::write(&path, "write = file\n").unwrap();
         let arguments = ["wirecap", "capture", "--write", "line"].map(OsString::from);
         let all = with_file(&arguments, &path, &command()).unwrap();
-        assert_eq!(all, ["wirecap", "capture", "--write=file", "--write", "line"].map(OsString::from));
+        assert_eq!(
+            all,
+            ["wirecap", "capture", "--write=file", "--write", "line"].map(OsString::from)
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! `wirecap extcap`: Wireshark's interface for programs that capture. Wireshark and tshark start the command several times: for the
-//! interfaces, for their link layers and settings, and to write packets into a pipe.
+//! `wirecap extcap`: Wireshark's interface for programs that capture. Wireshark and tshark start
+//! the command several times: for the interfaces, for their link layers and settings, and to write
+//! packets into a pipe.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -80,22 +81,29 @@ pub(crate) fn step(arguments: &Arguments) -> Result<Step, Failure> {
     if arguments.extcap_interfaces {
         return Ok(Step::Print(interfaces(&device::devices()?)));
     }
+
     let Some(name) = &arguments.extcap_interface else {
         let message = "Wireshark and tshark start this command; `make install-extcap` installs it for them; try --extcap-interfaces";
         return Err(Failure::Usage(message.to_owned()));
     };
     let name = name.strip_prefix(PREFIX).unwrap_or(name);
+
     if arguments.capture {
         return Ok(Step::Run(arguments.capture_of(name)));
     }
+
     let devices = device::devices()?;
     let device = devices.iter().find(|device| device.name == name);
-    let device = device.ok_or_else(|| Failure::Failed(format!("there is no interface {name}").into()))?;
+    let device =
+        device.ok_or_else(|| Failure::Failed(format!("there is no interface {name}").into()))?;
+
     match &arguments.extcap_capture_filter {
         _ if arguments.extcap_dlts => Ok(Step::Print(link_layer(device))),
         _ if arguments.extcap_config => Ok(Step::Print(settings(device))),
         Some(filter) => Ok(Step::Print(fault_of(filter, device))),
-        None => Err(Failure::Usage("expected --extcap-dlts, --extcap-config or --capture".to_owned())),
+        None => {
+            Err(Failure::Usage("expected --extcap-dlts, --extcap-config or --capture".to_owned()))
+        }
     }
 }
 
@@ -115,19 +123,26 @@ impl Arguments {
             queues => format!("{name}@{queues}"),
         };
         let mut words: Vec<OsString> =
-            ["wirecap", "capture", "--quiet", "--format", "pcapng", "--interface"].map(OsString::from).into();
+            ["wirecap", "capture", "--quiet", "--format", "pcapng", "--interface"]
+                .map(OsString::from)
+                .into();
         words.push(device.into());
         words.extend(["--engine".into(), OsString::from(&self.engine), "--write".into()]);
         words.push(self.fifo.clone().unwrap_or_default().into());
+
         if self.snaplen > 0 {
             words.extend(["--snaplen".into(), self.snaplen.to_string().into()]);
         }
         if !self.buffer.trim().is_empty() {
             words.extend(["--buffer".into(), self.buffer.trim().into()]);
         }
-        if let Some(filter) = self.extcap_capture_filter.as_ref().filter(|filter| !filter.is_empty()) {
+
+        if let Some(filter) =
+            self.extcap_capture_filter.as_ref().filter(|filter| !filter.is_empty())
+        {
             words.extend(["--".into(), filter.into()]);
         }
+
         words
     }
 }
@@ -140,18 +155,21 @@ fn plain(text: &str) -> String {
 fn interfaces(devices: &[Device]) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut text = format!("extcap {{version={version}}}{{display=wirecap}}\n");
+
     for device in devices.iter().filter(|device| device.up) {
         let name = &device.name;
         let engine = match device.choose_engine().engine {
             ChosenEngine::Xdp(_) => "xdp or packet",
             ChosenEngine::Packet => "packet",
         };
+
         let queues = match device.rx_queues {
             1 => String::new(),
             queues => format!(", {queues} receive queues"),
         };
-        text +=
-            &format!("interface {{value={PREFIX}{name}}}{{display=wirecap: {name} ({engine}{queues})}}\n");
+        text += &format!(
+            "interface {{value={PREFIX}{name}}}{{display=wirecap: {name} ({engine}{queues})}}\n"
+        );
     }
     text
 }
@@ -159,7 +177,9 @@ fn interfaces(devices: &[Device]) -> String {
 fn link_layer(device: &Device) -> String {
     match device.savefile_link_type() {
         LinkType::ETHERNET => "dlt {number=1}{name=EN10MB}{display=Ethernet}\n".to_owned(),
-        link_type => format!("dlt {{number={0}}}{{name=DLT_{0}}}{{display=link type {0}}}\n", link_type.0),
+        link_type => {
+            format!("dlt {{number={0}}}{{name=DLT_{0}}}{{display=link type {0}}}\n", link_type.0)
+        }
     }
 }
 
@@ -213,7 +233,9 @@ mod tests {
         let arguments = [&["extcap"], line].concat();
         match step(&Command::try_parse_from(arguments).unwrap().arguments).unwrap() {
             Step::Print(text) => text.lines().map(str::to_owned).collect(),
-            Step::Run(words) => words.iter().map(|word| word.to_str().unwrap().to_owned()).collect(),
+            Step::Run(words) => {
+                words.iter().map(|word| word.to_str().unwrap().to_owned()).collect()
+            }
         }
     }
 
@@ -256,7 +278,8 @@ mod tests {
         );
         let settings = run(&["--extcap-interface=wirecap-lo", "--extcap-config"]);
         let is_line = |line: &String| {
-            (line.starts_with("arg {number=") || line.starts_with("value {arg=0}")) && line.ends_with('}')
+            (line.starts_with("arg {number=") || line.starts_with("value {arg=0}"))
+                && line.ends_with('}')
         };
         assert!(settings.len() == 7 && settings.iter().all(is_line), "{settings:#?}");
         assert!(settings.iter().all(|line| line.matches('{').count() == line.matches('}').count()));

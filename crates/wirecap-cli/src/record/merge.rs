@@ -1,13 +1,13 @@
 //! Puts the packets of several rings into the order of their times, within a bounded window.
 //!
-//! Each ring delivers in order. A packet may be written when no ring can still deliver an earlier one:
-//! a ring whose last captured packet is later cannot, and neither can one that was found empty at a
-//! later time. Packets are published some time after their timestamp, so the publication delay is subtracted
-//! from the time of "found empty".
+//! Each ring delivers in order. A packet may be written when no ring can still deliver an earlier
+//! one: a ring whose last captured packet is later cannot, and neither can one that was found empty
+//! at a later time. Packets are published some time after their timestamp, so the publication delay
+//! is subtracted from the time of "found empty".
 //!
-//! The times of a chunk's packets are collected in one loop when the chunk arrives, so that the processor's cache misses
-//! overlap. The earliest head of all rings is at the root of a tournament tree, in which each emitted packet changes one
-//! path.
+//! The times of a chunk's packets are collected in one loop when the chunk arrives, so that the
+//! processor's cache misses overlap. The earliest head of all rings is at the root of a tournament
+//! tree, in which each emitted packet changes one path.
 //!
 //! The delay is 2 ms with `xdp`; with `packet` it is the time for which the socket holds packets,
 //! plus 50 ms. It follows the engines in use: it grows before an interface is returned to the host
@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use wirecap::{Chunk, Packet, Timestamp};
 
-/// The clock was set back if it lost more than this compared with a clock that is never set. A slewed clock loses at most
-/// 0.5 ms per second.
+/// The clock was set back if it lost more than this compared with a clock that is never set. A
+/// slewed clock loses at most 0.5 ms per second.
 const STEP_NANOS: i128 = 10_000_000;
 
 /// Of a ring without packets.
@@ -34,7 +34,8 @@ pub(crate) struct Merge {
     rings: Vec<Queue>,
     /// Of each leaf's ring, the time of its next packet.
     heads: Box<[u64]>,
-    /// The ring with the earliest head below each node; the root is 1, the leaves are the second half.
+    /// The ring with the earliest head below each node; the root is 1, the leaves are the second
+    /// half.
     winners: Box<[u32]>,
     clocks: Clocks,
     held: usize,
@@ -80,12 +81,14 @@ struct Held {
 }
 
 impl Merge {
-    /// For `ring_count` rings, on which packets appear up to `delay` after they were stamped; holds at most
-    /// `held_max` packets back, then emits packets out of order.
+    /// For `ring_count` rings, on which packets appear up to `delay` after they were stamped; holds
+    /// at most `held_max` packets back, then emits packets out of order.
     pub(crate) fn new(ring_count: usize, held_max: usize, delay: Duration) -> Self {
-        let queue = || Queue { chunks: VecDeque::new(), next: 0, complete_until: Timestamp::default() };
+        let queue =
+            || Queue { chunks: VecDeque::new(), next: 0, complete_until: Timestamp::default() };
         let leaves = ring_count.next_power_of_two();
         let winners = (0..2 * leaves).map(|node| node.saturating_sub(leaves) as u32).collect();
+
         let mut merge = Self {
             rings: (0..ring_count).map(|_| queue()).collect(),
             heads: vec![NO_TIME; leaves].into(),
@@ -98,11 +101,13 @@ impl Merge {
             spare: Vec::new(),
         };
         (0..leaves).for_each(|leaf| replay(&merge.heads, &mut merge.winners, leaf));
+
         merge
     }
 
-    /// Whether the clock of the packets' times, `time` now, was set back since the last call. Held packets then precede
-    /// all later ones although their times do not: they must be [given out](Self::emit_all).
+    /// Whether the clock of the packets' times, `time` now, was set back since the last call. Held
+    /// packets then precede all later ones although their times do not: they must be
+    /// [given out](Self::emit_all).
     pub(crate) fn is_after_step(&mut self, time: Timestamp, now: Instant) -> bool {
         let stepped = self.clocks.step_back(time, now);
         if stepped {
@@ -112,7 +117,8 @@ impl Merge {
         stepped
     }
 
-    /// From now on packets appear up to `delay` after they were stamped, and at most `held_max` packets are held back.
+    /// From now on packets appear up to `delay` after they were stamped, and at most `held_max`
+    /// packets are held back.
     pub(crate) fn set_limits(&mut self, held_max: usize, delay: Duration) {
         (self.held_max, self.delay) = (held_max, delay);
     }
@@ -131,18 +137,23 @@ impl Merge {
         if chunk.len() == 0 {
             return;
         }
+
         let ring = chunk.ring_index();
         let mut times = self.spare.pop().unwrap_or_default();
         times.extend(chunk.iter().map(|packet| match packet.timestamp() {
             Some(time) => time.unix_nanos().min(NO_TIME - 1),
             None => 0,
         }));
+
         let queue = &mut self.rings[ring];
         self.held += times.len();
+
         let last = times.last().copied().map(Timestamp::from_unix_nanos);
         queue.complete_until = queue.complete_until.max(last.unwrap_or_default());
+
         let first = times.first().copied();
         queue.chunks.push_back(Held { chunk, times });
+
         if let (1, Some(first)) = (queue.chunks.len(), first) {
             self.heads[ring] = first;
             replay(&self.heads, &mut self.winners, ring);
@@ -157,20 +168,28 @@ impl Merge {
         queue.complete_until = queue.complete_until.max(until);
     }
 
-    /// Emits, in order, the packets that no earlier one can follow, and those held beyond the limit, but at most
-    /// `packets_max`. Returns whether there are more of them.
+    /// Emits, in order, the packets that no earlier one can follow, and those held beyond the
+    /// limit, but at most `packets_max`. Returns whether there are more of them.
     pub(crate) fn emit<E>(
         &mut self,
         packets_max: usize,
         mut write: impl FnMut(Packet<'_>, &Chunk) -> Result<(), E>,
     ) -> Result<bool, E> {
         const WINDOW: u64 = Duration::from_millis(1).as_nanos() as u64;
-        let safe = self.rings.iter().map(|queue| queue.complete_until.unix_nanos()).min().unwrap_or_default();
+        let safe = self
+            .rings
+            .iter()
+            .map(|queue| queue.complete_until.unix_nanos())
+            .min()
+            .unwrap_or_default();
+
         let mut left = packets_max;
+
         loop {
             left -= self.emit_until(safe, left, &mut write)?;
             self.is_shedding &= self.held > self.held_max / 2;
             self.is_shedding |= self.held > self.held_max;
+
             let first = self.heads[self.winners[1] as usize];
             if left == 0 || first > safe && (!self.is_shedding || first == NO_TIME) {
                 return Ok(left == 0);
@@ -200,16 +219,20 @@ impl Merge {
         let until = until.min(NO_TIME - 1);
         let mut given = 0;
         let mut outcome = Ok(());
+
         while given < packets_max && outcome.is_ok() {
             let ring = winners[1] as usize;
             if heads[ring] > until {
                 break;
             }
+
             let queue = &mut rings[ring];
             let front = queue.chunks.front().expect("a ring with a time has a chunk");
+
             // By index: an iterator would walk over the skipped ones.
             let chunk = &front.chunk;
             chunk.fetch(queue.next + Chunk::PACKETS_AHEAD);
+
             let packet = chunk.get(queue.next).expect("it has as many packets as times");
             outcome = write(packet, chunk);
             given += 1;
@@ -220,6 +243,7 @@ impl Merge {
             };
             replay(heads, winners, ring);
         }
+
         self.held -= given;
         outcome.map(|()| given)
     }
@@ -242,7 +266,8 @@ impl Queue {
 fn replay(heads: &[u64], winners: &mut [u32], leaf: usize) {
     let mut node = (heads.len() + leaf) / 2;
     while node > 0 {
-        let (left, right) = (winners[2 * node], winners[2 * node + 1]);
+        let left = winners[2 * node];
+        let right = winners[2 * node + 1];
         let is_right = heads[right as usize] < heads[left as usize];
         winners[node] = if is_right { right } else { left };
         node /= 2;
@@ -261,7 +286,8 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_is_detected_and_a_clock_slewed_or_set_forward_is_not() {
-        let (mut clocks, start) = (Clocks::default(), Instant::now());
+        let mut clocks = Clocks::default();
+        let start = Instant::now();
         let seconds = |seconds| start + Duration::from_secs(seconds);
         assert!(!clocks.step_back(at(100 * SECOND), seconds(0)));
         // Slewed by the most that adjtimex(2) does.
@@ -279,10 +305,13 @@ mod tests {
         assert!(!merge.is_after_step(at(100 * SECOND), after(0)));
         merge.found_empty(0, at(100 * SECOND));
         merge.found_empty(1, at(100 * SECOND));
-        // Ten seconds back: by the times alone no ring is complete before another ten seconds are over.
+
+        // Ten seconds back: by the times alone no ring is complete before another ten seconds are
+        // over.
         assert!(merge.is_after_step(at(90 * SECOND), after(1)));
         merge.found_empty(0, at(90 * SECOND));
         merge.found_empty(1, at(90 * SECOND));
+
         let until = merge.rings.iter().map(|queue| queue.complete_until).max().unwrap();
         assert!(until < at(90 * SECOND), "{until:?}");
     }

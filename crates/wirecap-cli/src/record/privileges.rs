@@ -1,5 +1,5 @@
-//! `--user`: the process that processes packets has no privileges. A second process, `wirecap broker`, keeps them and makes
-//! privileged calls.
+//! `--user`: the process that processes packets has no privileges. A second process,
+//! `wirecap broker`, keeps them and makes privileged calls.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -29,14 +29,16 @@ use crate::shared::signals;
 pub(crate) struct UserOption {
     /// Record as this user; a separate process keeps the privileges
     ///
-    /// The directory of the savefile must be writable by that user. The process that reads and writes packets has no
-    /// capabilities, cannot open files outside that directory (Landlock; it may read /proc, /sys and the name service's
-    /// files), and is limited to the system calls that recording needs (seccomp). With one savefile and no index, it cannot
-    /// read, rename or remove the other files of the directory. A second process keeps the privileges for opening and
+    /// The directory of the savefile must be writable by that user. The process that reads and
+    /// writes packets has no capabilities, cannot open files outside that directory (Landlock; it
+    /// may read /proc, /sys and the name service's files), and is limited to the system calls that
+    /// recording needs (seccomp). With one savefile and no index, it cannot read, rename or remove
+    /// the other files of the directory. A second process keeps the privileges for opening and
     /// reattaching interfaces.
     ///
-    /// With -Z root, the capture keeps its privileges. [default when started as root: user wirecap, or else the owner of the
-    /// directory, if that user may write there; otherwise root]
+    /// With -Z root, the capture keeps its privileges.
+    /// [default when started as root: user wirecap, or else the owner of the directory, if that
+    /// user may write there; otherwise root]
     #[arg(short = 'Z', long, value_name = "USER", conflicts_with = "read")]
     user: Option<String>,
 }
@@ -80,6 +82,7 @@ impl<'a> Place<'a> {
     /// Why the user that this thread acts for cannot record there.
     fn check(&self) -> io::Result<()> {
         let may_create = |directory: &Path| access(directory, Access::WRITE_OK | Access::EXEC_OK);
+
         match self {
             Self::Open => {}
             Self::Set(pattern) => {
@@ -116,8 +119,8 @@ impl UserOption {
         }
     }
 
-    /// Checks the output as the named user: a process with some of root's privileges may lack those to enter that
-    /// user's directory. Without a name, `check` uses the privileges of this process.
+    /// Checks the output as the named user: a process with some of root's privileges may lack those
+    /// to enter that user's directory. Without a name, `check` uses the privileges of this process.
     pub(crate) fn check(
         &self,
         place: &Place<'_>,
@@ -125,7 +128,9 @@ impl UserOption {
     ) -> Result<(), Failure> {
         match self.user.as_deref() {
             None | Some("root") => check(),
-            Some(name) => named(name, place)?.act(check).map_err(|error| cannot_act(name, &error))?,
+            Some(name) => {
+                named(name, place)?.act(check).map_err(|error| cannot_act(name, &error))?
+            }
         }
     }
 }
@@ -138,11 +143,13 @@ fn named(name: &str, place: &Place<'_>) -> Result<User, Failure> {
     Ok(user)
 }
 
-/// The default user of recordings: the system's user for recording, or the owner of the directory, if that is not root
-/// and may write there.
+/// The default user of recordings: the system's user for recording, or the owner of the directory,
+/// if that is not root and may write there.
 fn usual(place: &Place<'_>) -> Option<User> {
     let candidates = [User::named(USUAL).ok(), place.owner().ok()];
-    let can = |user: &User| user.uid != 0 && user.act(|| place.check()).is_ok_and(|checked| checked.is_ok());
+    let can = |user: &User| {
+        user.uid != 0 && user.act(|| place.check()).is_ok_and(|checked| checked.is_ok())
+    };
     candidates.into_iter().flatten().find(can)
 }
 
@@ -165,9 +172,10 @@ fn cannot_write(name: &str, place: &Place<'_>, error: &io::Error) -> Failure {
     Failure::Failed(format!("user {name} cannot write to {writable}: {error}{advice}").into())
 }
 
-/// Drops this process's privileges and continues as `user`. `interfaces` are all that may be captured, and only `place` may
-/// be written to; beside a file that `has_index`, other files are created. The privileged process runs `command` for complete
-/// files, and removes `sockets` at the end.
+/// Drops this process's privileges and continues as `user`. `interfaces` are all that may be
+/// captured, and only `place` may be written to; beside a file that `has_index`, other files are
+/// created. The privileged process runs `command` for complete files, and removes `sockets` at the
+/// end.
 pub(crate) fn drop_privileges(
     user: User,
     interfaces: &[Source],
@@ -178,6 +186,7 @@ pub(crate) fn drop_privileges(
 ) -> Result<Broker, Failure> {
     let writable = place.writable().map(path::absolute).transpose()?;
     let named = interfaces.iter().filter(|source| !source.is_any());
+
     let terms = Terms {
         interfaces: named.filter_map(|source| permitted(source.device())).collect(),
         any: interfaces.iter().any(Source::is_any),
@@ -187,33 +196,43 @@ pub(crate) fn drop_privileges(
         sockets: sockets.iter().map(path::absolute).collect::<Result<_, _>>()?,
     };
     let mut program = Command::new("/proc/self/exe");
+
     // It must not hold the pipe to which the recording is written.
     program.arg("broker").stdout(Stdio::null());
-    let broker = Broker::start(program, &terms)
-        .map_err(|error| Failure::Failed(format!("cannot start the privileged process: {error}").into()))?;
+    let broker = Broker::start(program, &terms).map_err(|error| {
+        Failure::Failed(format!("cannot start the privileged process: {error}").into())
+    })?;
     let names: Vec<String> = terms.interfaces.into_iter().map(|interface| interface.name).collect();
     advice::look_before_privileges_drop(&names);
     set_opener(Arc::new(broker.clone())).expect("privileges are dropped once");
     set_hooks(Arc::new(broker.clone())).expect("privileges are dropped once");
-    // Libraries cannot be loaded afterwards. Where libpcap is missing, the error comes when a filter needs it.
+
+    // Libraries cannot be loaded afterwards. Where libpcap is missing, the error comes when a
+    // filter needs it.
     let _ = Libpcap::get();
     signals::make_pipe()?;
+
     let name = user.name.clone();
     let confinement = match (place, &writable) {
-        (Place::File(_), Some(directory)) if !has_index => Confinement::recording_one_file(user, directory),
+        (Place::File(_), Some(directory)) if !has_index => {
+            Confinement::recording_one_file(user, directory)
+        }
         _ => Confinement::recording(user, writable.as_deref()),
     };
     let landlocked = confinement.enter().map_err(|error| cannot_act(&name, &error))?;
+
     if landlocked != Landlocked::Fully {
         let much = if landlocked == Landlocked::Not { "no" } else { "not every" };
         eprintln!(
             "warning: this kernel enforces {much} rule for files (Landlock): only the file permissions of user {name} protect other files"
         );
     }
+
     Ok(broker)
 }
 
-/// The interface and queues that are called so on the command line; none, if opening them will fail anyway.
+/// The interface and queues that are called so on the command line; none, if opening them will fail
+/// anyway.
 fn permitted(text: &str) -> Option<Permitted> {
     let (name, queues) = interface_and_queues(text).ok()?;
     Some(Permitted { name, queues })
@@ -257,9 +276,11 @@ mod tests {
     #[test]
     fn a_queue_is_of_an_interface() {
         let named = |text, queues| (permitted(text), Permitted { name: "eth0".to_owned(), queues });
-        for (found, expected) in
-            [named("eth0", None), named("eth0@2", Some(vec![2])), named("eth0@3,1-2", Some(vec![1, 2, 3]))]
-        {
+        for (found, expected) in [
+            named("eth0", None),
+            named("eth0@2", Some(vec![2])),
+            named("eth0@3,1-2", Some(vec![1, 2, 3])),
+        ] {
             assert_eq!(found, Some(expected));
         }
         assert_eq!(permitted("eth0@"), None);

@@ -1,4 +1,5 @@
-//! `wirecap archive`: a separate program, because its query engine is larger than the rest of wirecap.
+//! `wirecap archive`: a separate program, because its query engine is larger than the rest of
+//! wirecap.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,8 +16,8 @@ const PROGRAM: &str = "wirecap-archive";
 
 /// Search recordings in a directory or in object storage with SQL or filters
 ///
-/// Runs the program wirecap-archive, which is installed separately. `wirecap archive --help` lists its commands, and
-/// `wirecap archive COMMAND --help` their options.
+/// Runs the program wirecap-archive, which is installed separately. `wirecap archive --help` lists
+/// its commands, and `wirecap archive COMMAND --help` their options.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Arguments {

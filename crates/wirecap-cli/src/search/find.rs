@@ -28,9 +28,10 @@ pub(crate) use places::places_and_filter;
 
 /// Find packets in recordings and write them in order of time
 ///
-/// Uses the index beside each file (see wirecap-index(1)) to read only the parts that may contain matching packets. A file
-/// without an index is read completely. Comments, names, secrets, statistics and custom blocks of pcapng are kept. Files may be added and removed while the command runs. It runs at idle CPU and I/O
-/// priority.
+/// Uses the index beside each file (see wirecap-index(1)) to read only the parts that may contain
+/// matching packets. A file without an index is read completely. Comments, names, secrets,
+/// statistics and custom blocks of pcapng are kept. Files may be added and removed while the
+/// command runs. It runs at idle CPU and I/O priority.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
   wirecap find /data --from 17:00 --to 17:30 host 10.1.2.3 and tcp port 443 -w found.pcapng
@@ -55,8 +56,8 @@ pub(crate) struct Arguments {
 
     /// Only packets between two addresses: 10.0.0.1.443:10.0.0.2
     ///
-    /// In both directions and with any VLAN tag, with or without ports as tcpdump prints them; IPv6:
-    /// [fe80::1]:[fe80::2].53.
+    /// In both directions and with any VLAN tag, with or without ports as tcpdump prints them;
+    /// IPv6: [fe80::1]:[fe80::2].53.
     #[arg(long, value_name = "A:B", value_parser = Between::parse)]
     flow: Option<Between>,
 
@@ -92,11 +93,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let filter = (!filter.is_empty()).then(|| FilterRequest::from(filter));
     let mut query = Query::new(filter, arguments.flow, arguments.from, arguments.to);
     query.check().map_err(|error| Failure::Usage(error.to_string()))?;
+
     if segments.is_empty() {
         let places = places::names(&arguments.words);
         return Err(Failure::Failed(format!("no recordings in {places}").into()));
     }
+
     Compression::check(&arguments.write).map_err(Failure::Usage)?;
+
     match output::is_standard_output(&arguments.write) {
         _ if arguments.count || arguments.list => output::check_open()?,
         true => {
@@ -108,15 +112,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             output::check(&arguments.write, arguments.force)?;
         }
     }
+
     let begun = Instant::now();
     let mut find_progress = FindProgress::new()?;
     be_idle();
+
     let plan = plan(&segments, &mut query, &mut |note| find_progress.tell(&note))?;
     find_progress.live.clear();
+
     if arguments.list {
         list(&plan)?;
         return find_progress.outcome();
     }
+
     let found = Search { plan, query, find_progress, begun };
     if arguments.count {
         return found.count();
@@ -124,8 +132,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if output::is_standard_output(&arguments.write) {
         return found.write(sink::standard_output(false)?.sink, Format::Pcapng);
     }
+
     let Output { sink, .. } = sink::create(&arguments.write, None, arguments.force)?;
-    let (format, compression) = (format_of(&arguments.write), Compression::of(&arguments.write));
+    let format = format_of(&arguments.write);
+    let compression = Compression::of(&arguments.write);
+
     match compression {
         Compression::None => found.write(sink, format),
         compression => {
@@ -141,12 +152,16 @@ fn refuse_input(segments: &[PathBuf], written: &Path) -> Result<(), Failure> {
     if crate::sabotage::is("found-packets-over-their-source") {
         return Ok(());
     }
+
     let Ok(output) = written.metadata() else { return Ok(()) };
-    let is_output = |metadata: Metadata| (metadata.dev(), metadata.ino()) == (output.dev(), output.ino());
+    let is_output =
+        |metadata: Metadata| (metadata.dev(), metadata.ino()) == (output.dev(), output.ino());
     match segments.iter().any(|segment| segment.metadata().is_ok_and(is_output)) {
         true => {
             let name = written.display();
-            Err(Failure::Usage(format!("{name} is one of the files that are read: write to another one")))
+            Err(Failure::Usage(format!(
+                "{name} is one of the files that are read: write to another one"
+            )))
         }
         false => Ok(()),
     }
@@ -162,7 +177,8 @@ struct Search {
 impl Search {
     fn count(mut self) -> Result<(), Failure> {
         let Self { plan, query, find_progress, .. } = &mut self;
-        let outcome = plan.run::<Failure>(query, &mut |note| find_progress.tell(&note), &mut |_| Ok(true))?;
+        let outcome =
+            plan.run::<Failure>(query, &mut |note| find_progress.tell(&note), &mut |_| Ok(true))?;
         output::print(outcome.packets)?;
         self.end(&outcome)
     }
@@ -170,7 +186,12 @@ impl Search {
     fn write<S: Sink>(mut self, sink: S, format: Format) -> Result<(), Failure> {
         let writer = Writer::new(sink, format, &section(&self.plan));
         let Self { plan, query, find_progress, .. } = &mut self;
-        match plan.extract::<S, Failure>(&Disk, query, &mut |note| find_progress.tell(&note), writer)? {
+        match plan.extract::<S, Failure>(
+            &Disk,
+            query,
+            &mut |note| find_progress.tell(&note),
+            writer,
+        )? {
             Some(outcome) => self.end(&outcome),
             // A reader that has seen enough.
             None => Ok(()),
@@ -191,11 +212,14 @@ impl Search {
             human_bytes(bytes),
             self.begun.elapsed().as_secs_f64(),
         ));
+
         let scanned: Vec<_> = segments.iter().filter(|segment| segment.without.is_some()).collect();
         if !scanned.is_empty() {
-            let oldest = scanned.iter().filter_map(|segment| segment.times).map(|(first, _)| first).min();
-            let lag = oldest
-                .map(|oldest| format!(": the oldest packet in them is {}", clock::lag(oldest, clock::now())));
+            let oldest =
+                scanned.iter().filter_map(|segment| segment.times).map(|(first, _)| first).min();
+            let lag = oldest.map(|oldest| {
+                format!(": the oldest packet in them is {}", clock::lag(oldest, clock::now()))
+            });
             announce(&format!(
                 "{} ({}) without a valid index read completely{}",
                 count_of(scanned.len() as u64, "file", "files"),
@@ -203,22 +227,27 @@ impl Search {
                 lag.unwrap_or_default(),
             ));
         }
+
         self.find_progress.outcome()
     }
 }
 
-/// The section of the packets found: with the comments of the recordings, and with the host if it is the same in all.
+/// The section of the packets found: with the comments of the recordings, and with the host if it
+/// is the same in all.
 fn section(plan: &Plan) -> Section {
     /// Of more recordings, the first ones are read.
     const READ_MAX: usize = 1000;
-    let readers = plan.candidates().take(READ_MAX).filter_map(|segment| Reader::open(&segment.path).ok());
+    let readers =
+        plan.candidates().take(READ_MAX).filter_map(|segment| Reader::open(&segment.path).ok());
     let sections: Vec<Section> = readers.map(|reader| reader.section().clone()).collect();
     let mut comments: Vec<String> = Vec::new();
+
     for comment in sections.iter().filter_map(|section| section.comment.clone()) {
         if !comments.contains(&comment) {
             comments.push(comment);
         }
     }
+
     let same = |text: fn(&Section) -> &Option<String>| {
         let first = text(sections.first()?).clone();
         first.filter(|first| sections.iter().all(|section| text(section).as_ref() == Some(first)))
@@ -233,7 +262,8 @@ fn section(plan: &Plan) -> Section {
 
 fn list(plan: &Plan) -> Result<(), Failure> {
     plan.candidates().try_for_each(output::print)?;
-    let (count, all) = (plan.candidates().count(), plan.segments.len());
+    let count = plan.candidates().count();
+    let all = plan.segments.len();
     announce(&format!("{count} of {all} files may have matching packets"));
     Ok(())
 }
@@ -288,7 +318,9 @@ impl FindProgress {
         match self.faulty {
             0 => Ok(()),
             1 => Err(Failure::Failed("one file could not be read completely".into())),
-            count => Err(Failure::Failed(format!("{count} files could not be read completely").into())),
+            count => {
+                Err(Failure::Failed(format!("{count} files could not be read completely").into()))
+            }
         }
     }
 }

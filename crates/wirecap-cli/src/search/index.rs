@@ -15,9 +15,9 @@ use crate::size::{count_of, human_bytes};
 
 /// Write missing or damaged indexes of recordings
 ///
-/// The index of FILE is FILE.flows.parquet: one row per flow and minute. wirecap find uses it to read only the parts that may
-/// match; other Parquet tools can query it. wirecap capture --index on writes it for each complete file. The command
-/// runs at idle CPU and I/O priority.
+/// The index of FILE is FILE.flows.parquet: one row per flow and minute. wirecap find uses it to
+/// read only the parts that may match; other Parquet tools can query it. wirecap capture --index on
+/// writes it for each complete file. The command runs at idle CPU and I/O priority.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Directories, files, or patterns such as 'rec/*.zst'
@@ -30,27 +30,36 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !rest.is_empty() {
         return Err(Failure::Usage(format!("{rest}: no such file or directory")));
     }
+
     let mut find_progress = FindProgress::new()?;
     be_idle();
-    let (mut written, mut there, mut open) = (0, 0, 0);
+
+    let mut written = 0;
+    let mut there = 0;
+    let mut open = 0;
     let mut faulty = 0;
     let count = segments.len();
+
     for (number, segment) in segments.iter().enumerate() {
         if segment.extension().is_some_and(|extension| extension == "part") {
             open += 1;
             continue;
         }
+
         let mut stopped = !find_progress.tell(&Note::Looked(number, count));
         let size = segment.metadata().map_or(0, |metadata| metadata.len());
+
         let mut progress = |bytes: u64| {
             if find_progress.live.is_due().is_some() {
-                let (share, name) = (bytes * 100 / size.max(1), segment.display());
+                let share = bytes * 100 / size.max(1);
+                let name = segment.display();
                 find_progress.live.show(format!(
                     "{name}: {share} % of {}, file {} of {count}",
                     human_bytes(size),
                     number + 1
                 ));
             }
+
             stopped = !find_progress.tell(&Note::Looked(number, count));
             !stopped
         };
@@ -73,10 +82,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             }
             Err(fault) => faulty += tell(&mut find_progress, segment, &fault),
         }
+
         if stopped {
             break;
         }
     }
+
     find_progress.live.clear();
     let being_written = if open > 0 { format!(", {open} not complete") } else { String::new() };
     announce(&format!(
@@ -84,6 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         count_of(written, "index", "indexes"),
         count_of(faulty as u64, "file", "files")
     ));
+
     find_progress.outcome()
 }
 

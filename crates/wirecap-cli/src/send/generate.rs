@@ -10,8 +10,8 @@ use clap::Args;
 use serde_json::json;
 use wirecap::{OpenError, grouped};
 use wirecap_send::{
-    AfXdpSender, Counters, Generator, Interface, Load, Namespace, Rate, Run, SendError, SetupError, Sizes,
-    Traffic,
+    AfXdpSender, Counters, Generator, Interface, Load, Namespace, Rate, Run, SendError, SetupError,
+    Sizes, Traffic,
 };
 
 use crate::shared::failure::Failure;
@@ -23,13 +23,14 @@ use xdp::XdpRun;
 
 /// Transmit synthetic frames on an interface
 ///
-/// The frames are UDP over IPv4 between addresses reserved for benchmarks (198.18.0.0/15). Each carries its queue and
-/// number in its payload. The default destination is the interface's own MAC address: the peer receives the frames,
-/// and a switch does not forward them. --to-mac sets another.
+/// The frames are UDP over IPv4 between addresses reserved for benchmarks (198.18.0.0/15). Each
+/// carries its queue and number in its payload. The default destination is the interface's own MAC
+/// address: the peer receives the frames, and a switch does not forward them. --to-mac sets
+/// another.
 ///
-/// Without --model frames are evenly spaced, or sent as fast as possible, and flows alternate. With --model, times, flows
-/// and lengths follow a traffic model, which is the same for the same seed, and flows are spread over the receiver's queues
-/// as a NIC's RSS does.
+/// Without --model frames are evenly spaced, or sent as fast as possible, and flows alternate. With
+/// --model, times, flows and lengths follow a traffic model, which is the same for the same seed,
+/// and flows are spread over the receiver's queues as a NIC's RSS does.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Interface to send on
@@ -108,21 +109,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.duration.is_some_and(|duration| duration.is_zero()) {
         return Err(Failure::Usage("--duration must be longer than 0".to_owned()));
     }
-    if !model::ends_by_itself(arguments) && arguments.count.is_none() && arguments.duration.is_none() {
+
+    if !model::ends_by_itself(arguments)
+        && arguments.count.is_none()
+        && arguments.duration.is_none()
+    {
         return Err(Failure::Usage("--count FRAMES or --duration TIME is required".to_owned()));
     }
+
     if arguments.model.model.is_none() && arguments.model.spread.is_given() {
-        let message = "--queues and --key require --model; without it, select queues by --queue 0,1";
+        let message =
+            "--queues and --key require --model; without it, select queues by --queue 0,1";
         return Err(Failure::Usage(message.to_owned()));
     }
+
     if let Some(file) = &arguments.model.write {
         return model::write(arguments, file);
     }
+
     let device = find(arguments.interface.as_deref().expect("clap requires it"))?;
     let interface = Interface::find(&Namespace::current()?, &device.name)?;
+
     if arguments.model.model.is_some() {
         return model::send(arguments, &device, &interface);
     }
+
     let shares = shares(arguments, &interface)?;
     let traffic = Traffic {
         sizes: arguments.size.clone().unwrap_or(Sizes::fixed(FRAME_BYTES_MIN)),
@@ -132,14 +143,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         ..Traffic::to(&interface)
     };
     traffic.check(&interface)?;
+
     let mut counters = Counters::of(&interface)?;
     let interruption = Interruption::watch()?;
+
     let via = match arguments.via {
         Via::Auto if !takes_xdp_frames(&device) => Via::Xdp,
         via => via,
     };
-    let watch = Watch { device: &device, duration: arguments.duration, interruption: &interruption };
+    let watch =
+        Watch { device: &device, duration: arguments.duration, interruption: &interruption };
     let (via, sent, watched) = send(via, &watch, &interface, &traffic, &shares)?;
+
     let report = Report {
         interface: &interface.name,
         via,
@@ -148,9 +163,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         sent,
     };
     eprintln!("{report}");
+
     if arguments.json {
         output::print(report.json())?;
     }
+
     watched.and(report.fate.check(&interface.name))
 }
 
@@ -158,6 +175,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn shares(arguments: &Arguments, interface: &Interface) -> Result<Vec<Share>, Failure> {
     let queues: &[u32] = if arguments.queue.is_empty() { &[0] } else { &arguments.queue };
     let queue_count = queues.len() as u64;
+
     for (index, queue) in queues.iter().enumerate() {
         if queues[..index].contains(queue) {
             return Err(Failure::Usage(format!("queue {queue} is given twice")));
@@ -167,11 +185,15 @@ fn shares(arguments: &Arguments, interface: &Interface) -> Result<Vec<Share>, Fa
             return Err(OpenError::NoSuchQueue { ring, queues: interface.queue_count }.into());
         }
     }
+
     if arguments.rate.is_some_and(|rate| rate < queue_count) {
-        let message = format!("--rate must be at least one frame per second and queue: {queue_count}");
+        let message =
+            format!("--rate must be at least one frame per second and queue: {queue_count}");
         return Err(Failure::Usage(message));
     }
-    let part = |whole: u64, index: u64| whole / queue_count + u64::from(index < whole % queue_count);
+
+    let part =
+        |whole: u64, index: u64| whole / queue_count + u64::from(index < whole % queue_count);
     let share = |(index, queue): (u64, &u32)| Share {
         queue: *queue,
         frames: arguments.count.map_or(u64::MAX, |count| part(count, index)),
@@ -194,11 +216,14 @@ fn send(
     if via != Via::Xdp {
         let mut generator = Generator::new(interface, traffic)?;
         if via == Via::Kernel || shares.iter().all(|share| generator.reaches(share.queue)) {
-            let loads: Vec<Load> =
-                shares.iter().map(|share| Load::new(share.queue, share.frames).at(share.rate)).collect();
+            let loads: Vec<Load> = shares
+                .iter()
+                .map(|share| Load::new(share.queue, share.frames).at(share.rate))
+                .collect();
             return to_the_end(Via::Kernel, watch, generator.start(&loads)?);
         }
     }
+
     let senders = shares.iter().map(|share| AfXdpSender::on(interface, share.queue));
     let run = XdpRun::start(senders.collect::<Result<_, SetupError>>()?, traffic, shares);
     to_the_end(Via::Xdp, watch, run)
@@ -274,9 +299,15 @@ impl fmt::Display for Report<'_> {
         if self.sent.len() > 1 {
             for sent in &self.sent {
                 let rate = size::human_rate(per_second(sent.frames, sent.duration));
-                writeln!(f, "queue {}: {} frames, {rate}frames/s", sent.queue, grouped(sent.frames))?;
+                writeln!(
+                    f,
+                    "queue {}: {} frames, {rate}frames/s",
+                    sent.queue,
+                    grouped(sent.frames)
+                )?;
             }
         }
+
         self.fate.write_missing(f, self.interface, self.via)?;
         write!(
             f,
@@ -298,14 +329,18 @@ const LENGTHS_MAX: u32 = 64;
 fn sizes(text: &str) -> Result<Sizes, String> {
     let bytes = |text: &str| match text.parse() {
         Ok(bytes) if bytes >= FRAME_BYTES_MIN => Ok(bytes),
-        Ok(bytes) => Err(format!("{bytes} is too short: a frame has at least {FRAME_BYTES_MIN} bytes")),
+        Ok(bytes) => {
+            Err(format!("{bytes} is too short: a frame has at least {FRAME_BYTES_MIN} bytes"))
+        }
         Err(_) => Err(format!("invalid length {text:?}: expected 60, 60-1514 or imix")),
     };
     match text.split_once('-') {
         _ if text == "imix" => Ok(Sizes::imix()),
         None => Ok(Sizes::fixed(bytes(text)?)),
         Some((shortest, longest)) => match (bytes(shortest)?, bytes(longest)?) {
-            (shortest, longest) if shortest < longest => Ok(spread(shortest.into(), longest.into())),
+            (shortest, longest) if shortest < longest => {
+                Ok(spread(shortest.into(), longest.into()))
+            }
             _ => Err("the first length must be the smaller one".to_owned()),
         },
     }
@@ -328,7 +363,11 @@ mod tests {
         let lengths: Vec<u16> = (0..64).map(|sequence| mixed.frame_bytes(sequence)).collect();
         assert_eq!((lengths.iter().min(), lengths.iter().max()), (Some(&60), Some(&1514)));
         let next_longer = |length| lengths.iter().filter(|other| **other > length).min();
-        assert!(lengths.iter().all(|length| next_longer(*length).is_none_or(|next| next - length <= 24)));
+        assert!(
+            lengths
+                .iter()
+                .all(|length| next_longer(*length).is_none_or(|next| next - length <= 24))
+        );
         assert_eq!(sizes("60-61").unwrap(), Sizes::mix(&[(60, 1), (61, 1)]));
     }
 

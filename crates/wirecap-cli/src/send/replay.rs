@@ -34,8 +34,9 @@ use crate::size;
 
 /// Transmit the packets of a savefile on an interface
 ///
-/// The default is the recorded pace. Bytes and addresses are sent unchanged: the peer, and possibly other hosts,
-/// receive them. Lengths and bit rates do not include FCS, preamble and inter-frame gap.
+/// The default is the recorded pace. Bytes and addresses are sent unchanged: the peer, and possibly
+/// other hosts, receive them. Lengths and bit rates do not include FCS, preamble and inter-frame
+/// gap.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("pace").args(["speed", "rate", "top"])))]
 pub(crate) struct Arguments {
@@ -71,8 +72,9 @@ pub(crate) struct Arguments {
 
     /// Use new IP addresses in every round but the first
     ///
-    /// A short recording becomes many flows. Different flows stay different, and both directions of a connection match.
-    /// Checksums are updated. Multicast, broadcast and local addresses, and addresses in ARP and payloads, do not change.
+    /// A short recording becomes many flows. Different flows stay different, and both directions of
+    /// a connection match. Checksums are updated. Multicast, broadcast and local addresses, and
+    /// addresses in ARP and payloads, do not change.
     #[arg(long, alias = "unique-ip")]
     rewrite: bool,
 
@@ -163,6 +165,7 @@ impl Arguments {
         if self.rounds != 1 && self.is_pipe() {
             return usage("a pipe can be read only once; omit --loop or name a file");
         }
+
         Ok(())
     }
 
@@ -198,20 +201,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.check()?;
     let device = find(&arguments.interface)?;
     check_queues(&device, arguments.spread.queues.unwrap_or(1))?;
+
     let interface = Interface::find(&Namespace::current()?, &device.name)?;
+
     // A file that is no savefile is reported before anything is opened for sending.
     let reader = Reader::open(&arguments.file).map_err(|error| arguments.unreadable(error))?;
     let (via, mut outlet) = open_outlet(arguments, &device, &interface)?;
     let recording = Recording::new(reader, &arguments.file, arguments.settings(&interface, via));
     let recording = recording.map_err(|error| arguments.unreadable(error))?;
+
     if let Some(reason) = device.carries_host_traffic() {
         eprintln!("warning: {} carries traffic of this host ({reason})", interface.name);
     }
+
     let mut counters = Counters::of(&interface)?;
     let interruption = Interruption::watch()?;
-    let watch = Watch { device: &device, duration: arguments.duration, interruption: &interruption };
+    let watch =
+        Watch { device: &device, duration: arguments.duration, interruption: &interruption };
     let timed = arguments.pace() != Pace::Top;
     let (played, recording, watched) = watch.play(recording, &mut outlet, timed);
+
     let report = Report {
         sending: PlayReport {
             interface: &interface.name,
@@ -223,10 +232,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         reading: recording.reading(),
     };
     eprintln!("{report}");
+
     if arguments.json {
         output::print(report.json())?;
     }
+
     let nothing_sent = report.nothing_sent(&arguments.file);
+
     match recording.into_error() {
         Some(error) => Err(arguments.unreadable(error)),
         None => watched.and(nothing_sent).and(report.sending.fate.check(&interface.name)),
@@ -246,6 +258,7 @@ fn open_outlet(
         && arguments.spread.queues.is_none()
         && interface.frame_bytes_max() <= KernelOutlet::FRAME_BYTES_MAX
         && takes_xdp_frames(device);
+
     match arguments.via {
         Via::Kernel => return Ok(kernel()?),
         Via::Auto if suits_kernel => {
@@ -256,6 +269,7 @@ fn open_outlet(
         }
         Via::Auto | Via::Xdp => {}
     }
+
     let queues = arguments.spread.queues.unwrap_or(1);
     Ok((Via::Xdp, Box::new(XdpOutlet::on(interface, queues)?)))
 }
@@ -290,14 +304,18 @@ impl Report<'_> {
         if self.reading.frames > 0 || skipped == 0 {
             return Ok(());
         }
-        let message = format!("none of the {} packets of {} can be sent", grouped(skipped), file.display());
+        let message =
+            format!("none of the {} packets of {} can be sent", grouped(skipped), file.display());
         Err(Failure::Failed(message.into()))
     }
 
     fn json(&self) -> serde_json::Value {
         let mut json = self.sending.json();
-        let not_sent: serde_json::Map<_, _> =
-            self.not_sent().into_iter().map(|(key, packets, _)| (key.to_owned(), packets.into())).collect();
+        let not_sent: serde_json::Map<_, _> = self
+            .not_sent()
+            .into_iter()
+            .map(|(key, packets, _)| (key.to_owned(), packets.into()))
+            .collect();
         json["file"] = json!(self.sending.of);
         json["packets"] = json!(self.reading.packets);
         json["padded"] = json!(self.reading.padded);

@@ -1,5 +1,5 @@
-//! A simulated slow application, as in the paper: a filter is applied x times to each packet. With `--cost` it
-//! waits instead of computing, so two cores can simulate many slow ones.
+//! A simulated slow application, as in the paper: a filter is applied x times to each packet. With
+//! `--cost` it waits instead of computing, so two cores can simulate many slow ones.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ pub(crate) struct AppCostOptions {
 
     /// Wait this long per packet, instead of computing; at most one second
     ///
-    /// Waits once per chunk. A wait that lasts too long shortens the next ones, so a worker processes
-    /// 10^9 / NANOSECONDS packets per second with chunks of any size.
+    /// Waits once per chunk. A wait that lasts too long shortens the next ones, so a worker
+    /// processes 10^9 / NANOSECONDS packets per second with chunks of any size.
     #[arg(long, value_name = "NANOSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=COST_NS_MAX))]
     cost: u64,
 }
@@ -51,10 +51,15 @@ pub(crate) struct AppCost {
 
 impl AppCost {
     /// One that applies this filter.
-    pub(crate) fn new(options: AppCostOptions, expression: &str, snap_len: u32) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        options: AppCostOptions,
+        expression: &str,
+        snap_len: u32,
+    ) -> Result<Self, Failure> {
         let filter = Filter::compile(expression, LinkType::ETHERNET, snap_len)
             .map_err(|error| Failure::Failed(error.into()))?;
-        let interpreter = Interpreter::new(&filter).map_err(|error| Failure::Failed(error.into()))?;
+        let interpreter =
+            Interpreter::new(&filter).map_err(|error| Failure::Failed(error.into()))?;
         Ok(Self { options, interpreter })
     }
 
@@ -63,6 +68,7 @@ impl AppCost {
         let begin = Instant::now();
         let context = Context::default();
         let mut matched = 0;
+
         for packet in chunk {
             let mut verdict = 0;
             for _ in 0..self.options.times {
@@ -72,9 +78,11 @@ impl AppCost {
             }
             matched += u64::from(verdict > 0);
         }
+
         if self.options.cost > 0 {
             core.work_since(begin, Duration::from_nanos(self.options.cost * chunk.len() as u64));
         }
+
         matched
     }
 }

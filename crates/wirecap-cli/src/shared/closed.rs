@@ -1,5 +1,6 @@
-//! Whether standard output was closed when the process began. Before `main` the standard library opens /dev/null for a
-//! closed standard descriptor, and output to it would be lost without an error.
+//! Whether standard output was closed when the process began. Before `main` the standard library
+//! opens /dev/null for a closed standard descriptor, and output to it would be lost without an
+//! error.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -22,8 +23,8 @@ extern "C" fn look() {
     WAS_CLOSED.store(fcntl_getfd(stdout).is_err(), Ordering::Relaxed);
 }
 
-// SAFETY: the loader calls the functions of this section before `main`; this one uses no part of the standard library that
-// requires initialisation.
+// SAFETY: the loader calls the functions of this section before `main`; this one uses no part of
+// the standard library that requires initialisation.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;

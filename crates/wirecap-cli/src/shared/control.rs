@@ -1,9 +1,10 @@
-//! The control socket of a capture: `/run/wirecap/NAME`, over which another process reads the capture's state, changes its filter,
-//! starts the next file, and ends it. Requests and answers are JSON objects, a line each.
+//! The control socket of a capture: `/run/wirecap/NAME`, over which another process reads the
+//! capture's state, changes its filter, starts the next file, and ends it. Requests and answers are
+//! JSON objects, a line each.
 //!
-//! One thread serves the socket ([`server`]) and never accesses the capture; the thread that watches the capture for
-//! losses executes requests that need the capture ([`agent`]); they exchange messages at a [`mailbox`]. The packet path is
-//! not involved.
+//! One thread serves the socket ([`server`]) and never accesses the capture; the thread that
+//! watches the capture for losses executes requests that need the capture ([`agent`]); they
+//! exchange messages at a [`mailbox`]. The packet path is not involved.
 //!
 //! A client gets its answer to `status` from one that is less than 10 ms old, so clients cannot
 //! cause the rings' locks to be taken more often. The server keeps at most one line, one answer and
@@ -52,8 +53,8 @@ pub(crate) const CONTROL: &str = "Control socket and live page";
 pub(crate) struct ControlOptions {
     /// Name for wirecap status, stop, filter, rotate and events
     ///
-    /// The control socket is /run/wirecap/NAME. [default: the interfaces, such as eth0@0-3+eth1, followed by a number if the
-    /// name is in use]
+    /// The control socket is /run/wirecap/NAME.
+    /// [default: the interfaces, such as eth0@0-3+eth1, followed by a number if the name is in use]
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     name: Option<String>,
 
@@ -61,30 +62,38 @@ pub(crate) struct ControlOptions {
     #[arg(long, conflicts_with = "name")]
     no_control: bool,
 
-    /// Serve a live page (/) and Prometheus metrics (/metrics) on 127.0.0.1:9417, [::1]:9417 or a socket's path
+    /// Serve a live page (/) and Prometheus metrics (/metrics) on 127.0.0.1:9417, [::1]:9417 or a
+    /// socket's path
     ///
-    /// Read-only, and not reachable from other hosts. Every user of this host can read a loopback address; the path of a socket
-    /// (mode 0660) restricts access to the socket's owner and group.
+    /// Read-only, and not reachable from other hosts. Every user of this host can read a loopback
+    /// address; the path of a socket (mode 0660) restricts access to the socket's owner and group.
     #[arg(long, value_name = "ADDRESS", value_parser = parse_http)]
     http: Option<HttpAddress>,
 }
 
 impl ControlOptions {
-    /// Claims the capture's name and starts listening. Only a requested name that is in use is an error: a capture that
-    /// may not create a control socket runs without it.
-    pub(crate) fn claim(&self, command: &'static str, sources: &[String]) -> Result<Claim, Failure> {
+    /// Claims the capture's name and starts listening. Only a requested name that is in use is an
+    /// error: a capture that may not create a control socket runs without it.
+    pub(crate) fn claim(
+        &self,
+        command: &'static str,
+        sources: &[String],
+    ) -> Result<Claim, Failure> {
         if sources.is_empty() && self.http.is_some() {
             return Err(Failure::Usage(
                 "--http requires a live capture and cannot be used with -r".to_owned(),
             ));
         }
+
         let default = || place::name_of(sources);
         let name = self.name.clone().unwrap_or_else(default);
         let http = self.http.as_ref().map(listen).transpose()?;
         let unreachable = |name| Claim { taken: None, http: None, name, command, fault: None };
+
         if self.no_control || sources.is_empty() {
             return Ok(Claim { http, ..unreachable(name) });
         }
+
         match place::claim(&place::directory(), &name, self.name.is_some()) {
             Ok(taken) => {
                 if taken.0.name != name {
@@ -147,21 +156,30 @@ impl Claim {
         if taken.is_none() && http.is_none() {
             return Ok(Control(None));
         }
-        let (mut desks, mut threads, mut place) = (Vec::new(), Vec::new(), None);
+
+        let mut desks = Vec::new();
+        let mut threads = Vec::new();
+        let mut place = None;
+
         if let Some((own, listener)) = taken {
             let mailbox = Mailbox::new()?;
             events::ring(mailbox.bell().try_clone_to_owned()?);
             let server = Server::<Connection>::new(listener, mailbox.clone());
-            threads.push(thread::Builder::new().name("control".to_owned()).spawn(move || server.run())?);
+            threads.push(
+                thread::Builder::new().name("control".to_owned()).spawn(move || server.run())?,
+            );
             desks.push(mailbox);
             place = Some(own);
         }
+
         if let Some(listener) = http {
             let mailbox = Mailbox::new()?;
             let server = Server::<http::Connection>::new(listener, mailbox.clone());
-            threads.push(thread::Builder::new().name("http".to_owned()).spawn(move || server.run())?);
+            threads
+                .push(thread::Builder::new().name("http".to_owned()).spawn(move || server.run())?);
             desks.push(mailbox);
         }
+
         let identity = Identity { name, command, started: SystemTime::now() };
         Ok(Control(Some(Serving { place, desks, identity, meaning, threads })))
     }
@@ -172,7 +190,8 @@ pub(crate) struct Control(Option<Serving>);
 
 struct Serving {
     place: Option<Place>,
-    /// The mailbox of each server, where it exchanges messages with the thread that has the capture.
+    /// The mailbox of each server, where it exchanges messages with the thread that has the
+    /// capture.
     desks: Vec<Mailbox>,
     identity: Identity,
     meaning: Meaning,

@@ -1,5 +1,5 @@
-//! The events of a capture as lines, which are written to standard error and to the readers of the control
-//! socket.
+//! The events of a capture as lines, which are written to standard error and to the readers of the
+//! control socket.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal};
@@ -51,8 +51,8 @@ fn kept() -> MutexGuard<'static, Log> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Maximum number of lines that wait for standard error: a stopped terminal, or a pipe that is not read,
-/// accepts none.
+/// Maximum number of lines that wait for standard error: a stopped terminal, or a pipe that is not
+/// read, accepts none.
 const UNPRINTED_MAX: usize = 256;
 /// Maximum wait for standard error at the end.
 const LAST_LINES: Duration = Duration::from_secs(1);
@@ -71,7 +71,10 @@ static PRINTER: OnceLock<Option<SyncSender<Order>>> = OnceLock::new();
 
 fn start_printer() -> Option<SyncSender<Order>> {
     let (orders, inbox) = sync_channel(UNPRINTED_MAX);
-    thread::Builder::new().name("notices".to_owned()).spawn(move || inbox.iter().for_each(carry_out)).ok()?;
+    thread::Builder::new()
+        .name("notices".to_owned())
+        .spawn(move || inbox.iter().for_each(carry_out))
+        .ok()?;
     Some(orders)
 }
 
@@ -102,8 +105,8 @@ pub(crate) fn say(kind: Kind, text: &str) {
     print(text.to_owned());
 }
 
-/// Keeps the line for readers, and writes it to standard error unless that is a terminal: a log should have it, and a person has
-/// seen it, or sees it at the end.
+/// Keeps the line for readers, and writes it to standard error unless that is a terminal: a log
+/// should have it, and a person has seen it, or sees it at the end.
 pub(crate) fn log(kind: Kind, text: &str) {
     match io::stderr().is_terminal() {
         true => keep(kind, text),
@@ -116,7 +119,8 @@ pub(crate) fn print(text: String) {
     order(Order::Print(text));
 }
 
-/// Replaces the line that a terminal on standard error is at, on that thread too; leaves it out while another one waits.
+/// Replaces the line that a terminal on standard error is at, on that thread too; leaves it out
+/// while another one waits.
 pub(crate) fn replace(text: String) {
     if !IS_REPLACING.swap(true, Ordering::Relaxed) {
         order(Order::Replace(text));
@@ -141,7 +145,8 @@ pub(crate) fn flush() {
 /// Keeps the line for readers only: standard error has it already, or has no use for it.
 pub(crate) fn keep(kind: Kind, text: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let line = json!({ "event": kind.name(), "unix_s": now.as_secs_f64(), "text": text }).to_string();
+    let line =
+        json!({ "event": kind.name(), "unix_s": now.as_secs_f64(), "text": text }).to_string();
     kept().push(line.into());
 }
 

@@ -18,7 +18,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// Something failed: exit status 1.
     Failed(Box<dyn Error + Send + Sync>),
-    /// Nothing failed, but packets were lost, or may have been. The ledger has said so: exit status 3.
+    /// Nothing failed, but packets were lost, or may have been. The ledger has said so: exit status
+    /// 3.
     Lossy,
     /// Another process of this command failed, and has said why: exit status 1.
     Told,
@@ -35,8 +36,8 @@ impl Failure {
         }
     }
 
-    /// The exit status agrees with the ledger's verdict. An interface that has been quiet since its last packet, or dead,
-    /// is no failure: every idle link would be one.
+    /// The exit status agrees with the ledger's verdict. An interface that has been quiet since its
+    /// last packet, or dead, is no failure: every idle link would be one.
     pub(crate) fn unless_lossless(ledger: &Ledger) -> Result<(), Self> {
         #[cfg(sabotage)]
         if crate::sabotage::is("exit-status-hides-loss") {
@@ -76,7 +77,8 @@ impl From<OpenError> for Failure {
             }
             error if error.lacks_net_raw() => {
                 let program = env::current_exe().unwrap_or_else(|_| "wirecap".into());
-                let advice = format!("use sudo, or once: sudo setcap cap_net_raw=ep {}", program.display());
+                let advice =
+                    format!("use sudo, or once: sudo setcap cap_net_raw=ep {}", program.display());
                 // The kernel's reason says no more.
                 Self::Failed(format!("{error}\n{advice}").into())
             }
@@ -89,7 +91,8 @@ impl From<OpenError> for Failure {
                     program.display()
                 );
                 Self::Failed(
-                    format!("the engine xdp needs rights that are missing: {lacking}\n{advice}").into(),
+                    format!("the engine xdp needs rights that are missing: {lacking}\n{advice}")
+                        .into(),
                 )
             }
             error => Self::Failed(error.into()),
@@ -153,7 +156,8 @@ mod tests {
 
     #[test]
     fn errors_of_the_system_have_no_numbers() {
-        let text = "cannot open x: No such file or directory (os error 2); tried y (os error 13) too";
+        let text =
+            "cannot open x: No such file or directory (os error 2); tried y (os error 13) too";
         assert_eq!(without_numbers(text), "cannot open x: No such file or directory; tried y too");
     }
 }

@@ -37,7 +37,9 @@ impl FilterOptions {
     pub(crate) fn request(&self) -> Result<Option<FilterRequest>, Failure> {
         if let Some(path) = &self.bpf_program {
             let program = FilterRequest::program(&read(path)?);
-            return program.map(Some).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())));
+            return program
+                .map(Some)
+                .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())));
         }
         Ok(self.expression()?.map(FilterRequest::from))
     }

@@ -42,7 +42,9 @@ const LINK_TYPES: [Named; 2] = [Named(LinkType::ETHERNET, "EN10MB"), Named(LinkT
 
 fn link_type(text: &str) -> Result<Named, String> {
     let found = LINK_TYPES.into_iter().find(|Named(_, name)| name.eq_ignore_ascii_case(text));
-    found.ok_or_else(|| "expected EN10MB or RAW: packets have the link layer of their interface".to_owned())
+    found.ok_or_else(|| {
+        "expected EN10MB or RAW: packets have the link layer of their interface".to_owned()
+    })
 }
 
 impl Habits {
@@ -50,9 +52,9 @@ impl Habits {
     pub(crate) fn check(&self, capture: &Capture) -> Result<(), Failure> {
         let Some(Named(wanted, name)) = self.linktype else { return Ok(()) };
         let seen = capture.seen_interfaces().map(|seen| seen.list()).unwrap_or_default();
-        let link_types = capture
-            .named_interfaces()
-            .map(|interface| (interface.device.name.clone(), interface.device.savefile_link_type()));
+        let link_types = capture.named_interfaces().map(|interface| {
+            (interface.device.name.clone(), interface.device.savefile_link_type())
+        });
         let seen = seen.into_iter().map(|seen| (seen.name, seen.link_type));
         match link_types.chain(seen).find(|(_, link_type)| *link_type != wanted) {
             None => Ok(()),
@@ -138,7 +140,13 @@ const HINTS: &[Hint] = &[
     },
     Hint {
         commands: CAPTURES,
-        flags: &["-j", "-J", "--time-stamp-type", "--time-stamp-precision", "--list-time-stamp-types"],
+        flags: &[
+            "-j",
+            "-J",
+            "--time-stamp-type",
+            "--time-stamp-precision",
+            "--list-time-stamp-types",
+        ],
         instead: "use --timestamp packet, batch or hardware; files have nanoseconds",
     },
     Hint {
@@ -170,7 +178,9 @@ const HINTS: &[Hint] = &[
         instead: "use -i DEV",
     },
     Hint {
-        commands: &["capture", "count", "profile", "handle", "stats", "replay", "generate", "forward"],
+        commands: &[
+            "capture", "count", "profile", "handle", "stats", "replay", "generate", "forward",
+        ],
         flags: &["--seconds", "--time", "--timeout"],
         instead: "use --duration TIME: --duration 10s",
     },
@@ -209,7 +219,11 @@ const HINTS: &[Hint] = &[
         flags: &["-F"],
         instead: "the extension selects the format: -w FILE.pcap, otherwise pcapng",
     },
-    Hint { commands: &["find"], flags: &["-a"], instead: "find writes all packets in the order of time" },
+    Hint {
+        commands: &["find"],
+        flags: &["-a"],
+        instead: "find writes all packets in the order of time",
+    },
     Hint {
         commands: &["replay"],
         flags: &["-r", "-f", "--read", "--file"],
@@ -236,7 +250,11 @@ const HINTS: &[Hint] = &[
         flags: &["-p", "--pps"],
         instead: "use --rate FRAMES, per second: --rate 10k",
     },
-    Hint { commands: &["generate"], flags: &["-n", "--packets", "--frames"], instead: "use -c FRAMES" },
+    Hint {
+        commands: &["generate"],
+        flags: &["-n", "--packets", "--frames"],
+        instead: "use -c FRAMES",
+    },
     Hint {
         commands: &["generate"],
         flags: &["-r", "--read"],
@@ -254,7 +272,10 @@ const HINTS: &[Hint] = &[
 const MEANINGS: &[(&[&str], &str)] = &[
     (&["tcpdump"], "-i DEV` or `wirecap -r FILE"),
     (&["record", "save", "write", "sniff", "dumpcap", "start"], "capture -i DEV -w FILE"),
-    (&["dump", "print", "read", "decode", "view", "tshark", "live"], "show -i DEV` or `wirecap show -r FILE"),
+    (
+        &["dump", "print", "read", "decode", "view", "tshark", "live"],
+        "show -i DEV` or `wirecap show -r FILE",
+    ),
     (&["merge", "mergecap"], "find FILE FILE -w FILE"),
     (&["search", "grep", "slice", "extract"], "find FILE FILTER -w FILE"),
     (&["convert", "editcap", "export", "compress"], "capture -r FILE -w FILE"),
@@ -278,7 +299,8 @@ pub(crate) fn meaning(typed: &str) -> Option<&'static str> {
 /// What to use instead of a flag that a command does not have.
 pub(crate) fn hint(command: &str, flag: &str) -> Option<&'static str> {
     let flag = flag.split('=').next()?;
-    let found = HINTS.iter().find(|hint| hint.commands.contains(&command) && hint.flags.contains(&flag));
+    let found =
+        HINTS.iter().find(|hint| hint.commands.contains(&command) && hint.flags.contains(&flag));
     found.map(|hint| hint.instead)
 }
 
@@ -317,11 +339,13 @@ mod tests {
     #[test]
     fn a_hint_is_for_a_flag_or_a_command_that_does_not_exist() {
         let commands = Cli::command();
+
         for (names, meant) in MEANINGS {
             assert!(names.iter().all(|name| commands.find_subcommand(name).is_none()), "{names:?}");
             let first = meant.split(' ').next().unwrap();
             assert!(first == "-i" || commands.find_subcommand(first).is_some(), "{meant}");
         }
+
         for Hint { commands: names, flags, .. } in HINTS {
             for command in names.iter().map(|name| commands.find_subcommand(name).unwrap()) {
                 let has = |flag: &str| {

@@ -49,13 +49,16 @@ pub(crate) fn note(ledger: &Ledger, waiting: u64) {
         dropped.other,
         later + not_sent,
     ];
+
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let mut sample = [now; FIELDS.len()];
     sample[1..].iter_mut().zip(counts).for_each(|(place, count)| *place = count as f64);
+
     let mut samples = samples();
     if samples.len() == KEPT {
         samples.pop_front();
     }
+
     samples.push_back(sample);
 }
 

@@ -1,5 +1,5 @@
-//! `-i`, and the options that each interface may have. As with dumpcap their position decides: after an interface they
-//! apply to it, before the first one to all without their own.
+//! `-i`, and the options that each interface may have. As with dumpcap their position decides:
+//! after an interface they apply to it, before the first one to all without their own.
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -70,11 +70,12 @@ impl FromArgMatches for Interfaces {
         }
         let words = matches.try_get_raw("words").ok().flatten().map_or(0, Iterator::count);
         if words > 0 && !names.is_empty() && filters.own.iter().all(Option::is_some) {
-            let message =
-                "each -i has its own -f, so the filter at the end has no interface: join them with and";
+            let message = "each -i has its own -f, so the filter at the end has no interface: join them with and";
             return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
         }
-        if let Some((_, name)) = names.iter().find(|(_, name)| interface_of(name).contains([',', ':'])) {
+        if let Some((_, name)) =
+            names.iter().find(|(_, name)| interface_of(name).contains([',', ':']))
+        {
             return Err(clap::Error::raw(ErrorKind::InvalidValue, advice(name)));
         }
         // Only `auto` selects an engine for each interface.
@@ -89,7 +90,8 @@ impl FromArgMatches for Interfaces {
             };
             match name == ANY {
                 true => {
-                    let is_named = |port: &String| names.iter().any(|(_, name)| interface_of(name) == port);
+                    let is_named =
+                        |port: &String| names.iter().any(|(_, name)| interface_of(name) == port);
                     let ports = if is_auto { dedicated_ports() } else { Vec::new() };
                     let ports = ports.into_iter().filter(|port| !is_named(port));
                     sources.extend(ports.map(|port| with_settings(Source::new(port))));
@@ -110,7 +112,8 @@ impl FromArgMatches for Interfaces {
 /// What to type instead of `eth1,eth2` or `zc:eth1`, which are no interfaces here.
 fn advice(typed: &str) -> String {
     let names = typed.split(',').map(|name| name.rsplit(':').next().unwrap_or(name));
-    let names: Vec<String> = names.filter(|name| !name.is_empty()).map(|name| format!("-i {name}")).collect();
+    let names: Vec<String> =
+        names.filter(|name| !name.is_empty()).map(|name| format!("-i {name}")).collect();
     format!("-i {typed} is not an interface\nuse: {}", names.join(" "))
 }
 
@@ -119,12 +122,16 @@ fn interface_of(name: &str) -> &str {
     name.split('@').next().unwrap_or(name)
 }
 
-/// The interfaces that `auto` captures by `xdp`: beside all interfaces, these are captured as if they were named.
+/// The interfaces that `auto` captures by `xdp`: beside all interfaces, these are captured as if
+/// they were named.
 fn dedicated_ports() -> Vec<String> {
-    let is_for_xdp =
-        |device: &Device| device.up && matches!(device.choose_engine().engine, ChosenEngine::Xdp(_));
-    let found =
-        device::marked_names().unwrap_or_default().into_iter().filter_map(|name| Device::find(&name).ok());
+    let is_for_xdp = |device: &Device| {
+        device.up && matches!(device.choose_engine().engine, ChosenEngine::Xdp(_))
+    };
+    let found = device::marked_names()
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|name| Device::find(&name).ok());
     found.filter(is_for_xdp).map(|device| device.name).collect()
 }
 
@@ -134,7 +141,8 @@ fn placed<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, option: &str) 
     matches.indices_of(option).into_iter().flatten().zip(values).collect()
 }
 
-/// The values of an option that may be for one interface. Where it is given twice in one place the last counts.
+/// The values of an option that may be for one interface. Where it is given twice in one place the
+/// last counts.
 #[derive(Debug, PartialEq)]
 struct Scoped<T> {
     /// For interfaces without their own value.
@@ -185,8 +193,9 @@ mod tests {
 
     #[test]
     fn a_filter_follows_its_interface_on_the_command_line() {
-        let sources =
-            |line| Interfaces::from_arg_matches(&parse(line).unwrap()).map(|read| read.sources.len());
+        let sources = |line| {
+            Interfaces::from_arg_matches(&parse(line).unwrap()).map(|read| read.sources.len())
+        };
         assert_eq!(sources("-i a -f udp -i b").unwrap(), 2);
         for line in ["-f udp -i a", "-r file -f udp"] {
             assert!(sources(line).unwrap_err().to_string().contains("must follow the -i"));

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use wirecap::{
-    Capture, CaptureBuilder, Direction, Engine, Interface, Ledger, Pin, Reception, Spread, Warning, grouped,
+    Capture, CaptureBuilder, Direction, Engine, Interface, Ledger, Pin, Reception, Spread, Warning,
+    grouped,
 };
 
 use crate::shared::events::{self, Kind};
@@ -28,7 +29,8 @@ pub(crate) fn on_or_off(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Headings of the help for options that follow a group of others: clap would list them under the heading of that group.
+/// Headings of the help for options that follow a group of others: clap would list them under the
+/// heading of that group.
 pub(crate) const ENGINE: &str = "Engine, buffers and workers";
 pub(crate) const END_AND_OUTPUT: &str = "End and output";
 
@@ -57,9 +59,10 @@ pub(crate) struct CaptureOptions {
 
     /// xdp: share buffers between rings; a quarter stays reserved for each
     ///
-    /// A ring keeps a quarter of R x M packets at any rate, independent of the other rings. It also receives shared
-    /// buffers. If more than a quarter of R x M packets arrive between two checks of the keeper thread (see --warm),
-    /// packets may be lost although shared buffers are free. Requires one receive queue per ring.
+    /// A ring keeps a quarter of R x M packets at any rate, independent of the other rings. It also
+    /// receives shared buffers. If more than a quarter of R x M packets arrive between two checks
+    /// of the keeper thread (see --warm), packets may be lost although shared buffers are free.
+    /// Requires one receive queue per ring.
     #[arg(long)]
     elastic: bool,
 
@@ -79,11 +82,13 @@ pub(crate) struct CaptureOptions {
     pub(crate) habits: Habits,
 }
 
-/// Options of all commands that open interfaces: by which engine, with which pools, by which workers.
+/// Options of all commands that open interfaces: by which engine, with which pools, by which
+/// workers.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = ENGINE)]
 pub(crate) struct EngineOptions {
-    /// auto: AF_XDP on an interface that is dedicated to capturing (wirecap dedicate) and not in use, else AF_PACKET
+    /// auto: AF_XDP on an interface that is dedicated to capturing (wirecap dedicate) and not in
+    /// use, else AF_PACKET
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
 
@@ -97,7 +102,8 @@ pub(crate) struct EngineOptions {
 
     /// R: chunks per ring; each ring buffers R x M packets
     ///
-    /// [default: by link speed, 64 MiB to 1 GiB for all rings together, at most an eighth of the memory]
+    /// [default: by link speed, 64 MiB to 1 GiB for all rings together, at most an eighth of the
+    /// memory]
     #[arg(short = 'R', long = "pool", value_name = "CHUNKS", conflicts_with = "buffer")]
     pool: Option<u32>,
 
@@ -109,8 +115,8 @@ pub(crate) struct EngineOptions {
 
     /// T: advanced mode; workers help rings that are fuller than T percent
     ///
-    /// With the engine packet, T is a percentage of three quarters of the ring: above three quarters, the kernel
-    /// may lose packets.
+    /// With the engine packet, T is a percentage of three quarters of the ring: above three
+    /// quarters, the kernel may lose packets.
     #[arg(short = 'T', long, value_name = "PERCENT", value_parser = size::number, conflicts_with = "basic")]
     threshold: Option<f64>,
 
@@ -124,10 +130,10 @@ pub(crate) struct EngineOptions {
 
     /// xdp: keep K buffers posted per ring; add more under load
     ///
-    /// Fewer buffers in circulation stay in the CPU's cache and are filled faster. With off, all R x M buffers are posted,
-    /// and a ring keeps R x M packets at any rate, even if this process reads nothing. With K it keeps K packets at any
-    /// rate, and R x M if no more than K arrive between two checks of the keeper thread. Its interval is K/2 x 67 ns, at
-    /// least 0.5 ms.
+    /// Fewer buffers in circulation stay in the CPU's cache and are filled faster. With off, all R
+    /// x M buffers are posted, and a ring keeps R x M packets at any rate, even if this process
+    /// reads nothing. With K it keeps K packets at any rate, and R x M if no more than K arrive
+    /// between two checks of the keeper thread. Its interval is K/2 x 67 ns, at least 0.5 ms.
     #[arg(long, value_name = "K|off", value_parser = parse_warm, default_value = "off")]
     warm: Warm,
 
@@ -230,8 +236,11 @@ impl CaptureOptions {
             }
             (None, None) => unreachable!("clap requires a file or an interface"),
         };
-        let builder =
-            self.engine.on(source).drop_rejected(self.drop_rejected).snap_len(self.interfaces.snap_len);
+        let builder = self
+            .engine
+            .on(source)
+            .drop_rejected(self.drop_rejected)
+            .snap_len(self.interfaces.snap_len);
         let builder = match self.direction {
             Some(direction) => builder.direction(direction.into()),
             None => builder,
@@ -239,7 +248,8 @@ impl CaptureOptions {
         if self.elastic { builder.elastic() } else { builder }
     }
 
-    /// Opens the capture, with the changes of `adjust`, prepares Ctrl-C to stop it, and describes it on standard error.
+    /// Opens the capture, with the changes of `adjust`, prepares Ctrl-C to stop it, and describes
+    /// it on standard error.
     pub(crate) fn open(
         &self,
         adjust: impl FnOnce(CaptureBuilder) -> CaptureBuilder,
@@ -249,9 +259,11 @@ impl CaptureOptions {
         self.habits.check(&capture)?;
         stop_on_signals(capture.stopper())?;
         self.engine.describe(&capture, "capturing");
+
         if let Some(file) = &self.read {
             eprintln!("reading {}", file.display());
         }
+
         warn(&capture.ledger().warnings);
         Ok(capture)
     }
@@ -309,6 +321,7 @@ impl EngineOptions {
             Some(percent) => builder.advanced(percent / 100.0),
             None => builder.basic(),
         };
+
         match (self.pool, self.buffer) {
             (Some(chunks), _) => builder.pool(chunks),
             (None, Some(bytes)) => builder.buffer(bytes),
@@ -357,7 +370,8 @@ pub(crate) fn show(ledger: &Ledger) {
     show_warnings(ledger, || eprintln!("{ledger}"));
 }
 
-/// Prints the final ledger, but only its verdict if nothing was lost and the table has nothing to add; to a terminal with `hint`.
+/// Prints the final ledger, but only its verdict if nothing was lost and the table has nothing to
+/// add; to a terminal with `hint`.
 pub(crate) fn show_briefly(ledger: &Ledger, hint: &str) {
     if needs_table(ledger) {
         return show(ledger);
@@ -374,11 +388,14 @@ fn show_warnings(ledger: &Ledger, show: impl FnOnce()) {
     // No fault of the capture, so the verdict stays last.
     warn(ledger.warnings.iter().filter(|warning| matches!(warning, Warning::OwnFrames { .. })));
     show();
+
     // The others were printed when the capture was opened.
     let is_news = |warning: &&Warning| {
         matches!(
             warning,
-            Warning::SuperPackets { .. } | Warning::QueueUnknown { .. } | Warning::LastPacketsUncertain
+            Warning::SuperPackets { .. }
+                | Warning::QueueUnknown { .. }
+                | Warning::LastPacketsUncertain
         )
     };
     warn(ledger.warnings.iter().filter(is_news));
@@ -405,8 +422,8 @@ const LINK_WAIT_WORTH_TELLING: Duration = Duration::from_millis(100);
 /// The width of a terminal for which the lines at the beginning are made.
 const LINE_WIDTH: usize = 80;
 
-/// One line of at most 80 columns, if it can be: with the reason for the engine, if need be without the memory and the rings. A
-/// reason that does not fit has a line of its own.
+/// One line of at most 80 columns, if it can be: with the reason for the engine, if need be without
+/// the memory and the rings. A reason that does not fit has a line of its own.
 fn in_one_line(begin: &str, rings: &str, memory: &str, rest: &str, why: Option<&str>) -> String {
     let whole = format!("{begin}, {rings}, {memory}{rest}");
     let Some(why) = why else { return whole };
@@ -422,6 +439,7 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
     let rings = size::count_of(interface.rings as u64, "ring", "rings");
     let geometry = capture.geometry();
     let memory = size::human_bytes(interface.pool_bytes);
+
     let snap_len = match interface.snap_len {
         wirecap::DEFAULT_SNAP_LEN => String::new(),
         bytes => format!(", {bytes} bytes kept of each packet"),
@@ -432,12 +450,23 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
     });
     let begin = format!("{purpose} {}{}:", interface.device.name, now.unwrap_or_default());
     let why = interface.why.as_ref().map(ToString::to_string);
+
     match &interface.reception {
-        Reception::Xdp { receive_mode, missed_receive_modes, huge_pages, posted, link_wait, .. } => {
+        Reception::Xdp {
+            receive_mode,
+            missed_receive_modes,
+            huge_pages,
+            posted,
+            link_wait,
+            ..
+        } => {
             let cells = grouped(geometry.cells().into());
             let pages = if *huge_pages { " on huge pages" } else { "" };
+
             let posted = match posted {
-                posted if *posted < geometry.cells() => format!(" ({} posted)", grouped((*posted).into())),
+                posted if *posted < geometry.cells() => {
+                    format!(" ({} posted)", grouped((*posted).into()))
+                }
                 _ => String::new(),
             };
             let begin = format!("{begin} xdp engine ({receive_mode})");
@@ -447,10 +476,14 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
             for (receive_mode, reason) in missed_receive_modes {
                 text += &format!("\n  not {receive_mode}: {reason}");
             }
+
             if let Some(wait) = link_wait.filter(|wait| *wait >= LINK_WAIT_WORTH_TELLING) {
                 let seconds = wait.as_secs_f64();
-                text += &format!("\n  its link was down for {seconds:.1} s while the program was attached");
+                text += &format!(
+                    "\n  its link was down for {seconds:.1} s while the program was attached"
+                );
             }
+
             text
         }
         Reception::Packet { spread, direction, .. } => {
@@ -466,6 +499,7 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
                 Direction::InOut => "",
             };
             let begin = format!("{begin} packet engine{direction}");
+
             in_one_line(&begin, &format!("{rings}{spread}"), &memory, &snap_len, why.as_deref())
         }
         _ => format!("{begin} {rings}"),
@@ -481,7 +515,10 @@ mod tests {
         let begin = "capturing eth1: packet engine";
         let of = |why| in_one_line(begin, "1 ring", "64.0 MiB", "", why);
         assert_eq!(of(None), "capturing eth1: packet engine, 1 ring, 64.0 MiB");
-        assert_eq!(of(Some("it is in use")), "capturing eth1: packet engine, 1 ring, 64.0 MiB: it is in use");
+        assert_eq!(
+            of(Some("it is in use")),
+            "capturing eth1: packet engine, 1 ring, 64.0 MiB: it is in use"
+        );
         assert_eq!(
             of(Some("the host has address 192.0.2.1/24 on it")),
             "capturing eth1: packet engine, 1 ring: the host has address 192.0.2.1/24 on it"

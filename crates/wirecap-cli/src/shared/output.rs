@@ -1,5 +1,5 @@
-//! Standard output and standard error, either of which may fail: a pipe whose reader has ended, a closed terminal,
-//! a full disk.
+//! Standard output and standard error, either of which may fail: a pipe whose reader has ended, a
+//! closed terminal, a full disk.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,8 @@ pub(crate) use wirecap_units::output::is_standard_output;
 use crate::shared::closed;
 use crate::shared::failure::Failure;
 
-/// As std's, which panics if the reader has closed the pipe: that is no reason to stop capturing or forwarding.
+/// As std's, which panics if the reader has closed the pipe: that is no reason to stop capturing or
+/// forwarding.
 macro_rules! eprintln {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -28,8 +29,8 @@ pub(crate) fn print(line: impl fmt::Display) -> Result<(), Failure> {
     printed(writeln!(io::stdout(), "{line}"))
 }
 
-/// Standard output was closed when the process began. The standard library has opened /dev/null in its place, which takes
-/// everything.
+/// Standard output was closed when the process began. The standard library has opened /dev/null in
+/// its place, which takes everything.
 pub(crate) fn check_open() -> Result<(), Failure> {
     match closed::stdout_was_closed() {
         true => Err(Failure::Failed("cannot write to standard output: it is closed".into())),
@@ -70,8 +71,8 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Detects before an interface is opened that no file can be created at `path`: a wrong directory, a file that exists unless it
-/// `replaces` that, one that another process writes to.
+/// Detects before an interface is opened that no file can be created at `path`: a wrong directory,
+/// a file that exists unless it `replaces` that, one that another process writes to.
 pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
     check_directory(path)?;
     FileSink::check(path, replaces).map_err(|error| cannot_write(path, &error))
@@ -86,12 +87,15 @@ pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> Failure {
 pub(crate) fn check_directory(path: &Path) -> Result<(), Failure> {
     let directory = directory_of(path);
     let problem = |text: String| Err(Failure::Failed(text.into()));
+
     if path.is_dir() {
         return problem(format!("{} is a directory; name a file in it", path.display()));
     }
+
     match fs::metadata(directory) {
         Ok(metadata) if metadata.is_dir() => {
-            let may_create = accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+            let may_create =
+                accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
             match path.exists() {
                 // Its own permissions decide.
                 true => Ok(()),
@@ -99,6 +103,8 @@ pub(crate) fn check_directory(path: &Path) -> Result<(), Failure> {
             }
         }
         Ok(_) => problem(format!("{} is not a directory", directory.display())),
-        Err(error) => problem(format!("cannot write to directory {}: {error}", directory.display())),
+        Err(error) => {
+            problem(format!("cannot write to directory {}: {error}", directory.display()))
+        }
     }
 }

@@ -12,7 +12,8 @@ use crate::size;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// A line on standard error that replaces itself once a second, if that is a terminal. A stopped terminal delays only the line.
+/// A line on standard error that replaces itself once a second, if that is a terminal. A stopped
+/// terminal delays only the line.
 #[derive(Debug)]
 pub(crate) struct LiveLine {
     visible: bool,
@@ -61,20 +62,24 @@ const SLOW: Duration = Duration::from_secs(1);
 /// In a log, work is mentioned once, and only if it takes this long.
 const SLOW_IN_LOG: Duration = Duration::from_secs(5);
 
-/// Runs `work`, and shows progress if it takes long: on a terminal by a line that counts the seconds, otherwise by a
-/// line in the log.
+/// Runs `work`, and shows progress if it takes long: on a terminal by a line that counts the
+/// seconds, otherwise by a line in the log.
 pub(crate) fn while_waiting<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let started = Instant::now();
     let is_done = AtomicBool::new(false);
+
     thread::scope(|scope| {
         let watcher = scope.spawn(|| {
-            let (mut line, mut is_said) = (LiveLine::new(), false);
+            let mut line = LiveLine::new();
+            let mut is_said = false;
+
             while !is_done.load(Ordering::Acquire) {
                 thread::park_timeout(SLOW);
                 let waited = started.elapsed();
                 if is_done.load(Ordering::Acquire) || waited < SLOW {
                     continue;
                 }
+
                 if line.visible {
                     line.show(format!("{what}: {:.0} s", waited.as_secs_f64()));
                 } else if waited >= SLOW_IN_LOG && !std::mem::replace(&mut is_said, true) {
@@ -85,6 +90,7 @@ pub(crate) fn while_waiting<T>(what: &str, work: impl FnOnce() -> T) -> T {
         let outcome = work();
         is_done.store(true, Ordering::Release);
         watcher.thread().unpark();
+
         outcome
     })
 }
@@ -113,14 +119,17 @@ impl Progress {
     /// Shows the progress of a capture if it is time.
     pub(crate) fn tick(&mut self, capture: &Capture) {
         let counts = || {
-            // Not the ledger, which asks the devices: as long as the kernel adds or removes other interfaces they do not
-            // answer, and this thread records.
-            let (mut delivered, mut lost) = (0, 0);
+            // Not the ledger, which asks the devices: as long as the kernel adds or removes other
+            // interfaces they do not answer, and this thread records.
+            let mut delivered = 0;
+            let mut lost = 0;
+
             for ring in 0..capture.ring_count() {
                 let tally = capture.tally(ring);
                 delivered += tally.delivered;
                 lost += tally.dropped;
             }
+
             let waiting: u64 = capture.backlogs().into_iter().map(u64::from).sum();
             (delivered, format!(", {} waiting, {} lost", grouped(waiting), grouped(lost)))
         };

@@ -1,4 +1,5 @@
-//! A capture in a savefile: its packets and metadata: program, interfaces, and their counts at the end.
+//! A capture in a savefile: its packets and metadata: program, interfaces, and their counts at the
+//! end.
 //!
 //! pcapng files contain the filter, the name of the clock and, at the end, each interface's counts.
 //! They contain each packet's receive queue if the interface had more than one when the capture was
@@ -18,8 +19,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use wirecap::savefile::{self, Record, Section, WriteError};
 use wirecap::{
-    Account, Capture, Chunk, Head, Interface, Ledger, Packet, Reception, SeenInterface, SeenInterfaces,
-    Timestamp, Timestamps,
+    Account, Capture, Chunk, Head, Interface, Ledger, Packet, Reception, SeenInterface,
+    SeenInterfaces, Timestamp, Timestamps,
 };
 use wirecap_recorder::{Answer, Pattern, refuse_busy};
 
@@ -29,12 +30,13 @@ use crate::shared::signals;
 use options::Rules;
 use outlet::Described;
 
-/// The request about rules that the recording has not taken yet. One thread makes requests, one at a time.
+/// The request about rules that the recording has not taken yet. One thread makes requests, one at
+/// a time.
 static REQUEST: Mutex<Option<RulesRequest>> = Mutex::new(None);
 static HAS_REQUEST: AtomicBool = AtomicBool::new(false);
 
-/// A request about the rules for files, in two steps: another thread can change the filter between them, so that both change
-/// or neither.
+/// A request about the rules for files, in two steps: another thread can change the filter between
+/// them, so that both change or neither.
 #[derive(Debug)]
 pub(crate) struct RulesRequest {
     pub(crate) step: RulesStep,
@@ -54,7 +56,8 @@ fn request() -> MutexGuard<'static, Option<RulesRequest>> {
     REQUEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Passes a request to the recording. Replaces a request that the recording has not taken: its answer is dropped.
+/// Passes a request to the recording. Replaces a request that the recording has not taken: its
+/// answer is dropped.
 pub(crate) fn request_rules(request: RulesRequest) {
     let mut place = self::request();
     *place = Some(request);
@@ -101,14 +104,19 @@ pub(crate) fn interface(interface: &Interface, timestamps: Timestamps) -> savefi
 
 /// The interfaces of `capture` that a file describes before its first packet.
 pub(crate) fn described(capture: &Capture, timestamps: Timestamps) -> Described {
-    let named = capture.named_interfaces().map(|interface| self::interface(interface, timestamps)).collect();
+    let named = capture
+        .named_interfaces()
+        .map(|interface| self::interface(interface, timestamps))
+        .collect();
     let any = AnyForm::of(capture, timestamps);
-    let of_any =
-        any.map_or_else(Vec::new, |any| any.seen.list().iter().map(|seen| any.describe(seen)).collect());
+    let of_any = any.map_or_else(Vec::new, |any| {
+        any.seen.list().iter().map(|seen| any.describe(seen)).collect()
+    });
     Described { named, of_any }
 }
 
-/// The counts since `started` of all interfaces that were not named. What the rings lost is not known by interface.
+/// The counts since `started` of all interfaces that were not named. What the rings lost is not
+/// known by interface.
 pub(crate) fn counts_of_any(started: Timestamp, ledger: &Ledger) -> Vec<savefile::Statistics> {
     let counts = ledger.interfaces.iter().map(|interface| savefile::Statistics {
         start: Some(started),
@@ -119,8 +127,13 @@ pub(crate) fn counts_of_any(started: Timestamp, ledger: &Ledger) -> Vec<savefile
     counts.collect()
 }
 
-/// The counts since `started` of each interface that was named. `interfaces` has the number of rings of each.
-pub(crate) fn counts(started: Timestamp, ledger: &Ledger, interfaces: &[usize]) -> Vec<savefile::Statistics> {
+/// The counts since `started` of each interface that was named. `interfaces` has the number of
+/// rings of each.
+pub(crate) fn counts(
+    started: Timestamp,
+    ledger: &Ledger,
+    interfaces: &[usize],
+) -> Vec<savefile::Statistics> {
     let mut rings = ledger.rings.iter();
     let counts = interfaces.iter().enumerate().map(|(interface, &ring_count)| {
         let own: Vec<_> = rings.by_ref().take(ring_count).map(|ring| &ring.account).collect();
@@ -146,8 +159,8 @@ pub(crate) fn check(pattern: &Pattern) -> Result<(), Failure> {
     refuse_busy(pattern).map_err(|error| output::cannot_write(directory, &error))
 }
 
-/// Packets that reached the file, of those `written`: at most the `whole` ones, without the last ones that the reader
-/// of a pipe left `unread`.
+/// Packets that reached the file, of those `written`: at most the `whole` ones, without the last
+/// ones that the reader of a pipe left `unread`.
 pub(crate) fn in_file(written: u64, whole: u64, unread: u64) -> u64 {
     whole.min(written.saturating_sub(unread))
 }
@@ -176,9 +189,9 @@ fn operating_system() -> Option<String> {
 fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static str> {
     match reception {
         _ if timestamps == Timestamps::None => None,
-        Reception::Xdp { timestamps: Timestamps::Batch, .. } => {
-            Some("XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth")
-        }
+        Reception::Xdp { timestamps: Timestamps::Batch, .. } => Some(
+            "XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth",
+        ),
         Reception::Xdp { timestamps: Timestamps::Hardware, .. } => {
             Some("XDP program, raw NIC clock, for every packet")
         }
@@ -190,7 +203,8 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
 /// The form in which a capture's packets go into savefiles.
 #[derive(Debug)]
 pub(crate) struct Form {
-    /// Whether an interface has one receive queue, by the interface's index. A simulated capture has no interfaces.
+    /// Whether an interface has one receive queue, by the interface's index. A simulated capture
+    /// has no interfaces.
     one_queue: Vec<bool>,
     /// The form of packets of all interfaces, if these are captured.
     any: Option<AnyForm>,
@@ -220,8 +234,9 @@ impl AnyForm {
 }
 
 impl Form {
-    /// The form for the packets of `capture`. The queue of an interface that had only one when it was opened is not recorded:
-    /// it says nothing, and takes twelve bytes of each packet in pcapng.
+    /// The form for the packets of `capture`. The queue of an interface that had only one when it
+    /// was opened is not recorded: it says nothing, and takes twelve bytes of each packet in
+    /// pcapng.
     pub(crate) fn of(capture: &Capture, timestamps: Timestamps) -> Self {
         let has_one = |interface: &Interface| interface.device.rx_queues <= 1;
         let any = AnyForm::of(capture, timestamps);
@@ -236,7 +251,8 @@ impl Form {
 
     /// The description of the interface with this number: see [`Packet::seen_interface`].
     pub(crate) fn describe(&self, number: usize) -> savefile::Interface {
-        let described = self.any.as_ref().and_then(|any| Some(any.describe(&any.seen.get(number)?)));
+        let described =
+            self.any.as_ref().and_then(|any| Some(any.describe(&any.seen.get(number)?)));
         described.unwrap_or_default()
     }
 
@@ -255,7 +271,12 @@ impl Form {
     #[inline]
     pub(crate) fn records(&self, chunk: &Chunk) -> impl Fn(Head<'_>) -> Record<'_> + use<> {
         let origin = self.origin(chunk, chunk.get(0).and_then(|packet| packet.queue()));
-        move |head| Record { timestamp: head.timestamp(), wire_len: head.wire_len, data: head.data, ..origin }
+        move |head| Record {
+            timestamp: head.timestamp(),
+            wire_len: head.wire_len,
+            data: head.data,
+            ..origin
+        }
     }
 
     /// A record without a packet, from the interface of `chunk` and this queue of it.

@@ -43,7 +43,8 @@ pub(crate) struct Screen<W: Write> {
 impl<W: Write + IsTerminal + AsFd> Screen<W> {
     pub(crate) fn on(stream: W) -> Self {
         let is_terminal = stream.is_terminal();
-        let has_colours = is_terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let has_colours =
+            is_terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Self {
             stream,
             is_terminal,
@@ -80,22 +81,28 @@ impl<W: Write> Screen<W> {
             // Not where it was any more.
             self.drawn_lines = 0;
         }
+
         drop(notices);
-        let together = |lines: &[String]| lines.iter().flat_map(|line| [line, "\n"]).collect::<String>();
+        let together =
+            |lines: &[String]| lines.iter().flat_map(|line| [line, "\n"]).collect::<String>();
+
         if !self.is_terminal {
             self.stream.write_all(together(lines).as_bytes())?;
             return self.stream.flush();
         }
+
         let size = (self.size_of)(&self.stream);
         if std::mem::replace(&mut self.size, size) != size && self.drawn_lines > 0 {
             // The position of the last drawing is unknown.
             self.drawn_lines = 0;
             self.stream.write_all(b"\x1b[2J\x1b[H")?;
         }
+
         self.erase()?;
         let lines = fitting(lines, size);
         self.stream.write_all(unwrapped(&together(&lines)).as_bytes())?;
         self.drawn_lines = lines.len();
+
         self.stream.flush()
     }
 
@@ -104,7 +111,8 @@ impl<W: Write> Screen<W> {
         let _ = self.erase();
     }
 
-    /// Erases the last drawing, from its first column on: the terminal may have printed ^C behind it.
+    /// Erases the last drawing, from its first column on: the terminal may have printed ^C behind
+    /// it.
     fn erase(&mut self) -> io::Result<()> {
         match std::mem::take(&mut self.drawn_lines) {
             0 => Ok(()),
@@ -112,8 +120,8 @@ impl<W: Write> Screen<W> {
         }
     }
 
-    /// Keeps the last drawing. The next output begins in the first column: the terminal may have printed ^C behind it. A terminal that
-    /// was closed is ignored.
+    /// Keeps the last drawing. The next output begins in the first column: the terminal may have
+    /// printed ^C behind it. A terminal that was closed is ignored.
     pub(crate) fn keep(&mut self) {
         if std::mem::take(&mut self.drawn_lines) > 0 {
             let _ = self.stream.write_all(b"\r\x1b[K").and_then(|()| self.stream.flush());
@@ -137,12 +145,14 @@ impl<W: Write> Screen<W> {
     pub(crate) fn bar(&self, share: f64, width: usize) -> String {
         let filled = (share.clamp(0.0, 1.0) * width as f64).round() as usize;
         let (full, empty) = if self.has_blocks { ("█", "░") } else { ("#", ".") };
-        let (full, empty) = (full.repeat(filled), empty.repeat(width - filled));
+        let full = full.repeat(filled);
+        let empty = empty.repeat(width - filled);
         format!("{}{empty}", self.in_style(&full, "36"))
     }
 }
 
-/// The lines that fit the terminal, and the number of the others. Lines that scroll off the top cannot be erased.
+/// The lines that fit the terminal, and the number of the others. Lines that scroll off the top
+/// cannot be erased.
 fn fitting(lines: &[String], size: Option<(usize, usize)>) -> Cow<'_, [String]> {
     let room = size.map_or(usize::MAX, |(_, rows)| rows.saturating_sub(1).max(1));
     if lines.len() <= room {
@@ -159,7 +169,8 @@ pub(crate) fn replace_line(text: &str) {
     let _ = io::stderr().write_all(format!("\r\x1b[K{}", unwrapped(text)).as_bytes());
 }
 
-/// Writes a line to stay on standard error, on a terminal in the place of one that is replaced from time to time.
+/// Writes a line to stay on standard error, on a terminal in the place of one that is replaced from
+/// time to time.
 pub(crate) fn announce(line: &str) {
     let mut stream = io::stderr().lock();
     let begin = if stream.is_terminal() { "\r\x1b[K" } else { "" };
@@ -167,8 +178,9 @@ pub(crate) fn announce(line: &str) {
     let _ = stream.write_all(format!("{begin}{}\n", service::marked(line)).as_bytes());
 }
 
-/// The text such that a terminal cuts off what it has no room for: a line that goes on in the next one is not where
-/// it is looked for when it is to be replaced. To be written in one piece, or the terminal may stay so.
+/// The text such that a terminal cuts off what it has no room for: a line that goes on in the next
+/// one is not where it is looked for when it is to be replaced. To be written in one piece, or the
+/// terminal may stay so.
 fn unwrapped(text: &str) -> String {
     format!("\x1b[?7l{text}\x1b[?7h")
 }
@@ -205,7 +217,10 @@ mod tests {
         screen.size_of = |_| Some((40, 3));
         screen.redraw(&lines).unwrap();
         screen.redraw(&lines).unwrap();
-        let drawn = String::from_utf8(screen.stream).unwrap().replace("\x1b[?7l", "").replace("\x1b[?7h", "");
+        let drawn = String::from_utf8(screen.stream)
+            .unwrap()
+            .replace("\x1b[?7l", "")
+            .replace("\x1b[?7h", "");
         let small = "a\nand 2 more lines: the terminal has no room\n";
         assert_eq!(drawn, format!("a\nb\nc\n\x1b[2J\x1b[H{small}\r\x1b[2A\x1b[J{small}"));
     }
@@ -217,7 +232,10 @@ mod tests {
         screen.redraw(&["c".to_owned()]).unwrap();
         screen.keep();
         screen.redraw(&["d".to_owned()]).unwrap();
-        let drawn = String::from_utf8(screen.stream).unwrap().replace("\x1b[?7l", "").replace("\x1b[?7h", "");
+        let drawn = String::from_utf8(screen.stream)
+            .unwrap()
+            .replace("\x1b[?7l", "")
+            .replace("\x1b[?7h", "");
         assert_eq!(drawn, "a\nb\n\r\x1b[2A\x1b[Jc\n\r\x1b[Kd\n");
     }
 
@@ -226,7 +244,10 @@ mod tests {
         let mut screen = screen();
         screen.redraw(&["wide".to_owned()]).unwrap();
         screen.line("a line to stay").unwrap();
-        assert_eq!(String::from_utf8(screen.stream).unwrap(), "\x1b[?7lwide\n\x1b[?7ha line to stay\n");
+        assert_eq!(
+            String::from_utf8(screen.stream).unwrap(),
+            "\x1b[?7lwide\n\x1b[?7ha line to stay\n"
+        );
         let mut file = Screen { is_terminal: false, ..self::screen() };
         file.redraw(&["a".to_owned(), "b".to_owned()]).unwrap();
         assert_eq!(String::from_utf8(file.stream).unwrap(), "a\nb\n");
@@ -235,7 +256,10 @@ mod tests {
     #[test]
     fn a_bar_has_the_requested_width_for_every_share() {
         let screen = screen();
-        assert_eq!([0.0, 0.5, 1.0, 7.0].map(|share| screen.bar(share, 4)), ["....", "##..", "####", "####"]);
+        assert_eq!(
+            [0.0, 0.5, 1.0, 7.0].map(|share| screen.bar(share, 4)),
+            ["....", "##..", "####", "####"]
+        );
         assert_eq!(screen.bar(f64::NAN, 2), "..");
     }
 }

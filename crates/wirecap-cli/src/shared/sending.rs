@@ -28,8 +28,8 @@ use crate::size;
 pub(crate) enum Via {
     /// kernel if possible on these queues and this interface, otherwise xdp
     Auto,
-    /// In the kernel, by test runs of an XDP program: fastest. On a veth, CPU n sends to queue n modulo the
-    /// number of queues, and the peer needs an XDP program or GRO
+    /// In the kernel, by test runs of an XDP program: fastest. On a veth, CPU n sends to queue n
+    /// modulo the number of queues, and the peer needs an XDP program or GRO
     Kernel,
     /// AF_XDP sockets, on any queue
     Xdp,
@@ -85,7 +85,8 @@ impl SpreadOptions {
 const GLANCE: Duration = Duration::from_millis(20);
 /// Longest time between two looks at the interface.
 const PRESENCE_INTERVAL: Duration = Duration::from_millis(200);
-/// The time within which an interface's counters show sent frames: drivers such as igb read the device's every two seconds.
+/// The time within which an interface's counters show sent frames: drivers such as igb read the
+/// device's every two seconds.
 const COUNTERS_DELAY: Duration = Duration::from_millis(2500);
 
 /// Looks up the interface, and rejects one that cannot send.
@@ -93,7 +94,8 @@ pub(crate) fn find(name: &str) -> Result<Device, Failure> {
     let device = Device::find(name).map_err(OpenError::from)?;
     if !device.is_ethernet() {
         let link_type = device.link_type;
-        let message = format!("{name} is not an Ethernet interface (its type is {link_type}); name another");
+        let message =
+            format!("{name} is not an Ethernet interface (its type is {link_type}); name another");
         return Err(Failure::Failed(message.into()));
     }
     if !device.up {
@@ -102,9 +104,9 @@ pub(crate) fn find(name: &str) -> Result<Device, Failure> {
     Ok(device)
 }
 
-/// Whether the interface reports that it accepts frames made inside the kernel. A veth does so only while its peer has an
-/// XDP program or GRO, and many drivers only while they have one; otherwise they lose such frames uncounted. Kernels before
-/// 6.3 do not report it.
+/// Whether the interface reports that it accepts frames made inside the kernel. A veth does so only
+/// while its peer has an XDP program or GRO, and many drivers only while they have one; otherwise
+/// they lose such frames uncounted. Kernels before 6.3 do not report it.
 pub(crate) fn takes_xdp_frames(device: &Device) -> bool {
     device.xdp.is_some_and(|support| support.features.contains(XdpFeatures::NDO_XMIT))
 }
@@ -126,27 +128,32 @@ pub(crate) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Shows the progress of sending until it has finished, or time or a signal end it. A removed interface is an
-    /// error: frames made in the kernel would continue.
+    /// Shows the progress of sending until it has finished, or time or a signal end it. A removed
+    /// interface is an error: frames made in the kernel would continue.
     pub(crate) fn wait(
         &self,
         is_finished: impl Fn() -> bool,
         frames: impl Fn() -> u64,
     ) -> Result<(), Failure> {
-        let (started, mut progress) = (Instant::now(), Progress::new(false));
+        let started = Instant::now();
+        let mut progress = Progress::new(false);
         let mut looked = started;
+
         while !is_finished() {
             if looked.elapsed() >= PRESENCE_INTERVAL {
                 looked = Instant::now();
                 self.check_presence()?;
             }
+
             let left = self.duration.map(|duration| duration.saturating_sub(started.elapsed()));
             if left.is_some_and(|left| left.is_zero()) || self.interruption.came() {
                 break;
             }
+
             thread::sleep(left.unwrap_or(GLANCE).min(GLANCE));
             progress.tick_sent(frames());
         }
+
         Ok(())
     }
 
@@ -203,7 +210,8 @@ impl Fate {
         Self { handed_over, counted: counted(counters, handed_over) }
     }
 
-    /// The frames that the interface has sent, by its own count; if it is gone, those that the kernel accepted.
+    /// The frames that the interface has sent, by its own count; if it is gone, those that the
+    /// kernel accepted.
     pub(crate) fn sent(&self) -> u64 {
         self.counted.map_or(self.handed_over, |counted| counted.sent.min(self.handed_over))
     }
@@ -223,20 +231,30 @@ impl Fate {
             return Ok(());
         }
         let frames = grouped(self.handed_over);
-        let message =
-            format!("{interface} sent none of the {frames} frames, although the kernel accepted them");
+        let message = format!(
+            "{interface} sent none of the {frames} frames, although the kernel accepted them"
+        );
         Err(Failure::Failed(message.into()))
     }
 
     /// Writes how many frames were lost or are missing, if any, each in a line.
-    pub(crate) fn write_missing(&self, f: &mut fmt::Formatter<'_>, interface: &str, via: Via) -> fmt::Result {
+    pub(crate) fn write_missing(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        interface: &str,
+        via: Via,
+    ) -> fmt::Result {
         let Some(Counted { sent, lost }) = self.counted else {
             return writeln!(f, "{interface} is gone: whether it sent the frames is not known");
         };
         if lost > 0 {
             let lost = grouped(lost);
-            writeln!(f, "{interface} lost {lost} of them: on a veth, the peer is down or its ring was full")?;
+            writeln!(
+                f,
+                "{interface} lost {lost} of them: on a veth, the peer is down or its ring was full"
+            )?;
         }
+
         let missing = self.handed_over.saturating_sub(sent + lost);
         if missing > 0 {
             write!(f, "{} of them are missing in the counters of {interface}", grouped(missing))?;
@@ -245,6 +263,7 @@ impl Fate {
             }
             writeln!(f)?;
         }
+
         Ok(())
     }
 
@@ -275,7 +294,8 @@ pub(crate) fn per_second(amount: u64, duration: Duration) -> f64 {
 
 /// `02:00:00:00:00:01`
 pub(crate) fn mac(text: &str) -> Result<[u8; 6], String> {
-    let is_byte = |text: &str| text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let is_byte =
+        |text: &str| text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
     let byte = |text: &str| u8::from_str_radix(text, 16).ok().filter(|_| is_byte(text));
     let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
     let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
@@ -297,6 +317,7 @@ impl PlayReport<'_> {
         let played = self.played;
         let queue = |(queue, frames): (usize, &u64)| json!({ "queue": queue, "frames": frames });
         let microseconds = |duration: Duration| duration.as_nanos() as f64 / 1e3;
+
         let lateness = played.lateness.map(|lateness| {
             json!({
                 "median": microseconds(lateness.median),
@@ -324,25 +345,41 @@ impl PlayReport<'_> {
 impl fmt::Display for PlayReport<'_> {
     /// A line per queue if there are several, then what should be known, then the sum.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (played, interface) = (self.played, self.interface);
+        let played = self.played;
+        let interface = self.interface;
+
         if played.queues.len() > 1 {
             for (queue, frames) in played.queues.iter().enumerate() {
                 writeln!(f, "queue {queue}: {} frames", grouped(*frames))?;
             }
         }
+
         self.fate.write_missing(f, interface, self.via)?;
+
         if let Some(late) = played.lateness {
-            let (median, most, max) = (late.median, late.percentile_99, late.max);
-            writeln!(f, "late by {median:.1?} (median), {most:.1?} (99th percentile), {max:.1?} (maximum)")?;
+            let median = late.median;
+            let most = late.percentile_99;
+            let max = late.max;
+            writeln!(
+                f,
+                "late by {median:.1?} (median), {most:.1?} (99th percentile), {max:.1?} (maximum)"
+            )?;
         }
+
         write!(f, "sent {}", self.fate.frames())?;
         if let Some(of) = &self.of {
             write!(f, " of {of}")?;
         }
+
         let rate = size::human_rate(per_second(self.fate.sent(), played.duration));
         let bit_rate = size::human_rate(per_second(played.bytes * 8, played.duration));
         let seconds = played.duration.as_secs_f64();
-        write!(f, " on {interface} in {seconds:.2} s, {rate}frames/s, {bit_rate}bit/s, via {}", self.via)
+
+        write!(
+            f,
+            " on {interface} in {seconds:.2} s, {rate}frames/s, {bit_rate}bit/s, via {}",
+            self.via
+        )
     }
 }
 

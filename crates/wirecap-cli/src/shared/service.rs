@@ -1,4 +1,5 @@
-//! Notifications to the service manager by the protocol of sd_notify(3), and priorities of lines in its journal.
+//! Notifications to the service manager by the protocol of sd_notify(3), and priorities of lines in
+//! its journal.
 //!
 //! The process connects to the service manager before it drops its privileges. `READY=1` is sent
 //! when interfaces and file are open, `STATUS=` every five seconds. The thread that watches for
@@ -32,8 +33,8 @@ static IS_STOPPING: AtomicBool = AtomicBool::new(false);
 /// Number of rounds of the recording thread; 0 if the command has none.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
 
-/// How long a thread of an idle capture sleeps: each wake-up takes some 70 us of processor time in a virtual
-/// machine.
+/// How long a thread of an idle capture sleeps: each wake-up takes some 70 us of processor time in
+/// a virtual machine.
 const IDLE: Duration = Duration::from_secs(1);
 /// Time between two lines about the state.
 const STATUS: Duration = Duration::from_secs(5);
@@ -52,7 +53,8 @@ pub(crate) fn begin() {
         let socket = connect(&address).inspect_err(|error| {
             eprintln!("warning: cannot notify the service manager: {}: {error}", address.display());
         });
-        let own = |pid: OsString| pid.to_str().is_none_or(|pid| pid == std::process::id().to_string());
+        let own =
+            |pid: OsString| pid.to_str().is_none_or(|pid| pid == std::process::id().to_string());
         let watchdog = env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse().ok());
         let watchdog = watchdog.filter(|_| env::var_os("WATCHDOG_PID").is_none_or(own));
         let watchdog = watchdog.filter(|micros| *micros > 0).map(Duration::from_micros);
@@ -102,13 +104,14 @@ pub(crate) fn stopping() {
     }
 }
 
-/// The maximum sleep of a thread of an idle capture. A message to the watchdog needs both the recording
-/// thread and the thread that sends it, so both must wake up often enough.
+/// The maximum sleep of a thread of an idle capture. A message to the watchdog needs both the
+/// recording thread and the thread that sends it, so both must wake up often enough.
 pub(crate) fn longest_sleep() -> Duration {
     manager().and_then(|manager| manager.watchdog).map_or(IDLE, |interval| IDLE.min(interval / 8))
 }
 
-/// The recording thread is alive: it reports at least once per [`longest_sleep`], unless it waits for the output.
+/// The recording thread is alive: it reports at least once per [`longest_sleep`], unless it waits
+/// for the output.
 pub(crate) fn came_round() {
     ROUNDS.store(ROUNDS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
@@ -126,8 +129,8 @@ impl Pulse {
         Self { told: None, status: None, rounds: 0 }
     }
 
-    /// Call at least once per [`longest_sleep`]. `is_writing`: the recording thread waits for the output,
-    /// which is no reason to end the service.
+    /// Call at least once per [`longest_sleep`]. `is_writing`: the recording thread waits for the
+    /// output, which is no reason to end the service.
     pub(crate) fn look(&mut self, is_writing: bool, now: Instant, ledger: impl FnOnce() -> Ledger) {
         let Some(manager) = manager() else { return };
         if let Some(interval) = manager.watchdog
@@ -137,12 +140,14 @@ impl Pulse {
             tell("WATCHDOG=1");
             self.told = Some(now);
         }
+
         if self.status.is_none_or(|(at, _)| now - at >= STATUS) {
             let ledger = ledger();
             let rate = self.status.map_or(0.0, |(at, delivered)| {
                 (ledger.total.delivered - delivered) as f64 / (now - at).as_secs_f64()
             });
-            let (delivered, lost) = (grouped(ledger.total.delivered), grouped(ledger.total.dropped.total()));
+            let delivered = grouped(ledger.total.delivered);
+            let lost = grouped(ledger.total.dropped.total());
             let rate = size::human_rate(rate);
             tell(&format!("STATUS={delivered} packets, {rate}packets/s, {lost} lost"));
             self.status = Some((now, ledger.total.delivered));
@@ -151,15 +156,16 @@ impl Pulse {
 }
 
 impl Pulse {
-    /// Whether the recording thread has made progress since the last check, or has a reason not to; `rounds` is 0 in a command
-    /// without one.
+    /// Whether the recording thread has made progress since the last check, or has a reason not to;
+    /// `rounds` is 0 in a command without one.
     fn is_alive(&mut self, rounds: u64, is_writing: bool) -> bool {
         let before = std::mem::replace(&mut self.rounds, rounds);
         rounds != before || rounds == 0 || is_writing
     }
 }
 
-/// The lines for standard error: with the priorities of sd-daemon(3) if standard error is the journal.
+/// The lines for standard error: with the priorities of sd-daemon(3) if standard error is the
+/// journal.
 pub(crate) fn marked(text: &str) -> Cow<'_, str> {
     static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
     match IS_JOURNAL.get_or_init(is_journal) {
@@ -175,11 +181,12 @@ fn is_journal() -> bool {
     stream == format!("{}:{}", status.st_dev, status.st_ino)
 }
 
-/// Errors are `<3>`, warnings `<4>`, and all else `<6>`. Lines that belong to the previous line have its
-/// priority.
+/// Errors are `<3>`, warnings `<4>`, and all else `<6>`. Lines that belong to the previous line
+/// have its priority.
 fn with_priorities(text: &str) -> String {
     let mut priority = 6;
     let mut marked = String::new();
+
     for line in text.split('\n') {
         if !line.starts_with(' ') {
             priority = match line {
@@ -191,6 +198,7 @@ fn with_priorities(text: &str) -> String {
         }
         marked += &format!("<{priority}>{line}\n");
     }
+
     marked.pop();
     marked
 }
@@ -202,7 +210,8 @@ mod tests {
     #[test]
     fn a_stalled_thread_is_alive_only_while_it_waits_for_the_disk() {
         let mut pulse = Pulse::new();
-        let looks = [(0, false), (0, false), (3, false), (3, false), (3, true), (4, false), (4, false)];
+        let looks =
+            [(0, false), (0, false), (3, false), (3, false), (3, true), (4, false), (4, false)];
         let alive = looks.map(|(rounds, is_writing)| pulse.is_alive(rounds, is_writing));
         assert_eq!(alive, [true, true, true, false, true, true, false]);
     }
@@ -210,11 +219,16 @@ mod tests {
     #[test]
     fn each_line_has_its_syslog_priority() {
         assert_eq!(
-            with_priorities("capturing eth0: 1 ring\n  not zero-copy: no\nwarning: slow\n  still slow"),
+            with_priorities(
+                "capturing eth0: 1 ring\n  not zero-copy: no\nwarning: slow\n  still slow"
+            ),
             "<6>capturing eth0: 1 ring\n<6>  not zero-copy: no\n<4>warning: slow\n<4>  still slow"
         );
         assert_eq!(with_priorities("wirecap: cannot"), "<3>wirecap: cannot");
         assert_eq!(with_priorities("lossless: yes"), "<6>lossless: yes");
-        assert_eq!(with_priorities("lossless: not known (a gap)"), "<4>lossless: not known (a gap)");
+        assert_eq!(
+            with_priorities("lossless: not known (a gap)"),
+            "<4>lossless: not known (a gap)"
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Signals: Ctrl-C, SIGTERM and SIGHUP (unless a recording has several files) end a command cleanly, a second one ends the process at
-//! once or skips work that can be done later, SIGUSR1 prints statistics, and no other signal that users of tcpdump send ends a command.
+//! Signals: Ctrl-C, SIGTERM and SIGHUP (unless a recording has several files) end a command
+//! cleanly, a second one ends the process at once or skips work that can be done later, SIGUSR1
+//! prints statistics, and no other signal that users of tcpdump send ends a command.
 
 use std::io::{self, Read};
 use std::iter;
@@ -19,8 +20,8 @@ use wirecap::Stopper;
 use crate::shared::events::{self, Kind};
 use crate::shared::service;
 
-/// Signals that come within this time of the first one are the same request: timeout(1) and service managers signal the
-/// process and its group.
+/// Signals that come within this time of the first one are the same request: timeout(1) and service
+/// managers signal the process and its group.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// Set by the first signal that ends a command.
@@ -35,8 +36,8 @@ static ROTATION: AtomicBool = AtomicBool::new(false);
 /// Set by SIGUSR1.
 static STATISTICS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on SIGUSR1 asks for statistics, SIGUSR2 does nothing, and a file that has reached the limit on its size
-/// (SIGXFSZ) is an error of the write instead of the end of the process.
+/// From now on SIGUSR1 asks for statistics, SIGUSR2 does nothing, and a file that has reached the
+/// limit on its size (SIGXFSZ) is an error of the write instead of the end of the process.
 pub(crate) fn survive() -> io::Result<()> {
     flag::register(SIGUSR1, Arc::clone(STATISTICS.get_or_init(Arc::default)))?;
     for signal in [SIGUSR2, SIGXFSZ] {
@@ -48,8 +49,8 @@ pub(crate) fn survive() -> io::Result<()> {
 /// Functions that wake the threads that answer requests.
 static SLEEPERS: Mutex<Vec<Box<dyn Fn() + Send>>> = Mutex::new(Vec::new());
 
-/// From now on, each request by a signal or by the control socket calls `wake`, so the thread that answers
-/// requests does not have to check often.
+/// From now on, each request by a signal or by the control socket calls `wake`, so the thread that
+/// answers requests does not have to check often.
 pub(crate) fn wake_on_requests(wake: impl Fn() + Send + 'static) {
     SLEEPERS.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(wake));
 }
@@ -87,7 +88,9 @@ pub(crate) fn end_asked_for() -> bool {
 /// Stops the capture of `stopper` at the first signal, and logs the signal as an event.
 pub(crate) fn stop_on_signals(stopper: Stopper) -> io::Result<()> {
     let report = |signal| events::log(Kind::End, &format!("ending: {}", name(signal)));
-    on_signal(report, "interrupted twice: statistics and buffered packets lost", move || stopper.stop())
+    on_signal(report, "interrupted twice: statistics and buffered packets lost", move || {
+        stopper.stop()
+    })
 }
 
 /// Whether a signal has arrived since this value was created.
@@ -126,7 +129,8 @@ pub(crate) fn ask_for_rotation() -> bool {
     rotates
 }
 
-/// Requests the end, like a first signal. A second request, or a later signal, has no further effect.
+/// Requests the end, like a first signal. A second request, or a later signal, has no further
+/// effect.
 pub(crate) fn ask_for_end() {
     service::stopping();
     ENDING.store(true, Ordering::Relaxed);
@@ -140,7 +144,8 @@ type End = Box<dyn FnOnce() + Send>;
 /// Removed by the first request for the end.
 static END: Mutex<Option<End>> = Mutex::new(None);
 
-/// The two ends of the pipe through which signals arrive, if it was made before the signals are watched for.
+/// The two ends of the pipe through which signals arrive, if it was made before the signals are
+/// watched for.
 static PIPE: Mutex<Option<(UnixStream, UnixStream)>> = Mutex::new(None);
 
 /// Makes the pipe through which signals arrive, which a process without privileges cannot make.
@@ -150,31 +155,43 @@ pub(crate) fn make_pipe() -> io::Result<()> {
 }
 
 /// Waits for the next signals.
-fn next_signals(delivery: &mut SignalDelivery<UnixStream, SignalOnly>) -> impl Iterator<Item = i32> {
+fn next_signals(
+    delivery: &mut SignalDelivery<UnixStream, SignalOnly>,
+) -> impl Iterator<Item = i32> {
     // A byte announces signals. It may be that of signals that were already returned.
     let _interrupted = delivery.get_read().read(&mut [0]);
     delivery.pending()
 }
 
-/// Runs `report` and `end` at the first signal, and ends the process with `message` at a second one; the kernel cleans up.
-fn on_signal(report: fn(i32), message: &'static str, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// Runs `report` and `end` at the first signal, and ends the process with `message` at a second
+/// one; the kernel cleans up.
+fn on_signal(
+    report: fn(i32),
+    message: &'static str,
+    end: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
     let pipe = PIPE.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (read, write) = pipe.map_or_else(UnixStream::pair, Ok)?;
     let signals = [SIGINT, SIGTERM, SIGHUP, SIGUSR1];
     let mut delivery = SignalDelivery::with_pipe(read, write, SignalOnly, signals)?;
+
     *END.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(end));
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut requests = Requests::default();
-        for signal in iter::from_fn(|| Some(next_signals(&mut delivery).collect::<Vec<_>>())).flatten() {
+        for signal in
+            iter::from_fn(|| Some(next_signals(&mut delivery).collect::<Vec<_>>())).flatten()
+        {
             if signal == SIGUSR1 {
                 wake_for_request();
                 continue;
             }
+
             if signal == SIGHUP && HANGUP_ROTATES.load(Ordering::Relaxed) {
                 events::log(Kind::Rotation, "new file requested: SIGHUP");
                 ask_for_rotation();
                 continue;
             }
+
             match requests.signal_at(Instant::now(), OPTIONAL.load(Ordering::Relaxed)) {
                 // In a separate thread: the next signal is timed on arrival, not after this work.
                 Request::First => {
@@ -190,6 +207,7 @@ fn on_signal(report: fn(i32), message: &'static str, end: impl FnOnce() + Send +
             }
         }
     })?;
+
     Ok(())
 }
 
@@ -208,8 +226,8 @@ static OPTIONAL: AtomicBool = AtomicBool::new(false);
 /// Set by a signal that arrives during this work, after the one that ends the command.
 static SKIPPED: AtomicBool = AtomicBool::new(false);
 
-/// Does work after the end of a capture that can be done later: a further signal skips it, instead of ending the process
-/// without the ledger. `work` calls its argument to check for that signal.
+/// Does work after the end of a capture that can be done later: a further signal skips it, instead
+/// of ending the process without the ledger. `work` calls its argument to check for that signal.
 pub(crate) fn optional<T>(work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
     OPTIONAL.store(true, Ordering::Relaxed);
     let outcome = work(&|| SKIPPED.load(Ordering::Relaxed));
@@ -257,7 +275,8 @@ mod tests {
 
     #[test]
     fn signals_within_a_second_are_one_request() {
-        let (mut requests, start) = (Requests::default(), Instant::now());
+        let mut requests = Requests::default();
+        let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         assert_eq!(requests.signal_at(at(0), false), Request::First);
         assert_eq!(requests.signal_at(at(0), false), Request::Same);
@@ -267,7 +286,8 @@ mod tests {
 
     #[test]
     fn a_second_request_skips_optional_work_and_a_third_one_ends_the_process() {
-        let (mut requests, start) = (Requests::default(), Instant::now());
+        let mut requests = Requests::default();
+        let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         assert_eq!(requests.signal_at(at(0), false), Request::First);
         assert_eq!(requests.signal_at(at(999), true), Request::Same);

@@ -57,7 +57,9 @@ impl Writing {
     pub(crate) fn to(name: impl Into<String>) -> Self {
         let [since, total, accepted, waiting, discarded, completed, indexed, to_index] =
             [(); 8].map(|()| AtomicU64::new(0));
-        let (name, epoch) = (name.into(), Instant::now());
+        let name = name.into();
+        let epoch = Instant::now();
+
         Self(Arc::new(State {
             name,
             epoch,
@@ -120,7 +122,8 @@ impl Writing {
         [completed, indexed, to_index].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// The names of the complete files: of one, or of the first and the last one. Without any, the name of the output.
+    /// The names of the complete files: of one, or of the first and the last one. Without any, the
+    /// name of the output.
     pub(crate) fn names(&self) -> String {
         let ends = self.0.ends.lock().unwrap_or_else(PoisonError::into_inner);
         match &*ends {
@@ -221,8 +224,8 @@ pub(crate) fn is_regular_file(file: impl AsFd) -> bool {
     fstat(file).is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::RegularFile)
 }
 
-/// The write end of a pipe, and the positions of the last packets: a pipe whose reader has ended reports how many bytes
-/// were never read.
+/// The write end of a pipe, and the positions of the last packets: a pipe whose reader has ended
+/// reports how many bytes were never read.
 #[derive(Debug)]
 pub(crate) struct PipeEnd {
     pipe: OwnedFd,
@@ -254,12 +257,12 @@ impl PipeEnd {
         self.ends.push_back(place);
     }
 
-    /// Number of packets that the reader did not read, if the pipe accepted `accepted_bytes` of the stream; 0 while there is
-    /// a reader.
+    /// Number of packets that the reader did not read, if the pipe accepted `accepted_bytes` of the
+    /// stream; 0 while there is a reader.
     pub(crate) fn packets_unread(&self, accepted_bytes: u64) -> u64 {
         let mut look = [PollFd::new(&self.pipe, PollFlags::empty())];
-        let is_broken =
-            poll(&mut look, Some(&Timespec::default())).is_ok() && look[0].revents().contains(PollFlags::ERR);
+        let is_broken = poll(&mut look, Some(&Timespec::default())).is_ok()
+            && look[0].revents().contains(PollFlags::ERR);
         if !is_broken {
             return 0;
         }
@@ -277,26 +280,33 @@ pub(crate) fn standard_output(json: bool) -> Result<Output<StreamSink<File>>, Fa
     output::check_open()?;
     output::refuse_terminal()?;
     // The bare descriptor: the standard library's own buffering would cut the blocks at line ends.
-    let sink = StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output");
+    let sink =
+        StreamSink::new(File::from(io::stdout().as_fd().try_clone_to_owned()?), "standard output");
     Ok(Output { sink, pipe: PipeEnd::of(io::stdout()) })
 }
 
-/// Creates a savefile; one that exists is emptied if `replaces`, else refused. A named pipe is opened once a process reads
-/// it; until then a signal, or `deadline`, ends the wait.
+/// Creates a savefile; one that exists is emptied if `replaces`, else refused. A named pipe is
+/// opened once a process reads it; until then a signal, or `deadline`, ends the wait.
 pub(crate) fn create(
     path: &Path,
     deadline: Option<Instant>,
     replaces: bool,
 ) -> Result<Output<FileSink>, Failure> {
     if is_terminal(path) {
-        let message = format!("{} is a terminal: use wirecap show, or write to a file", path.display());
+        let message =
+            format!("{} is a terminal: use wirecap show, or write to a file", path.display());
         return Err(Failure::Usage(message));
     }
+
     let failed = |error| output::cannot_write(path, &error);
-    // Held until the sink is open: without a reader that open(2) would wait where no signal ends it.
-    let pipe = refuse_planted(path).and_then(|()| wait_for_reader(path, deadline)).map_err(failed)?;
+
+    // Held until the sink is open: without a reader that open(2) would wait where no signal ends
+    // it.
+    let pipe =
+        refuse_planted(path).and_then(|()| wait_for_reader(path, deadline)).map_err(failed)?;
     let create = if replaces { FileSink::replace } else { FileSink::create };
     let sink = create(path).map_err(failed)?;
+
     Ok(Output { sink, pipe: pipe.and_then(PipeEnd::of) })
 }
 
@@ -304,7 +314,11 @@ fn is_terminal(path: &Path) -> bool {
     let is_device = path.metadata().is_ok_and(|metadata| metadata.file_type().is_char_device());
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     is_device
-        && OpenOptions::new().write(true).custom_flags(flags).open(path).is_ok_and(|file| file.is_terminal())
+        && OpenOptions::new()
+            .write(true)
+            .custom_flags(flags)
+            .open(path)
+            .is_ok_and(|file| file.is_terminal())
 }
 
 /// Waits until a process reads the named pipe at `path`, if that is one.
@@ -312,19 +326,23 @@ fn wait_for_reader(path: &Path, deadline: Option<Instant>) -> io::Result<Option<
     if !path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) {
         return Ok(None);
     }
+
     let mut said = false;
+
     loop {
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         match OpenOptions::new().write(true).custom_flags(flags).open(path) {
             Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {}
             opened => return opened.map(Some),
         }
+
         if signals::end_asked_for() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(io::Error::other("no process opened the named pipe for reading"));
         }
         if !std::mem::replace(&mut said, true) {
             eprintln!("waiting for a reader of {}", path.display());
         }
+
         thread::sleep(READER_PAUSE);
     }
 }

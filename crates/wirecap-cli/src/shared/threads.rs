@@ -16,9 +16,11 @@ pub(crate) fn spawn_worker<'scope, T: Send + 'scope>(
     named.spawn_scoped(scope, work).expect("a thread can be started")
 }
 
-/// `[{"name":"worker 0","cpu_s":1.5}]`. Threads of one name count as one; the first thread has the program's.
+/// `[{"name":"worker 0","cpu_s":1.5}]`. Threads of one name count as one; the first thread has the
+/// program's.
 pub(crate) fn in_json() -> Vec<Value> {
     let mut times: BTreeMap<String, u64> = BTreeMap::new();
+
     for entry in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         let read = |file| fs::read_to_string(entry.path().join(file)).ok();
         // It may have ended.
@@ -27,5 +29,9 @@ pub(crate) fn in_json() -> Vec<Value> {
             statistics.split_whitespace().next().and_then(|count| count.parse().ok()).unwrap_or(0);
         *times.entry(name.trim_end().to_owned()).or_default() += nanos;
     }
-    times.iter().map(|(name, nanos)| json!({ "name": name, "cpu_s": *nanos as f64 / 1e9 })).collect()
+
+    times
+        .iter()
+        .map(|(name, nanos)| json!({ "name": name, "cpu_s": *nanos as f64 / 1e9 }))
+        .collect()
 }

@@ -1,5 +1,5 @@
-//! `wirecap status`, `stop`, `filter`, `rotate` and `events`: requests to a running capture over its control
-//! socket.
+//! `wirecap status`, `stop`, `filter`, `rotate` and `events`: requests to a running capture over
+//! its control socket.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -55,7 +55,8 @@ pub(crate) struct StopArguments {
 
 /// Change the filter of a running capture, on all its interfaces
 ///
-/// Packets that match both filters are neither lost nor captured twice. For forward, it replaces --filter; --drop still applies.
+/// Packets that match both filters are neither lost nor captured twice. For forward, it replaces
+/// --filter; --drop still applies.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 the filter was changed, 1 it is unchanged.")]
 pub(crate) struct FilterArguments {
@@ -70,8 +71,8 @@ pub(crate) struct FilterArguments {
 
 /// Reread the configuration file of a running capture, without losing a packet
 ///
-/// Filter, file rotation and budgets take effect at once, and the next file starts. Other changes take effect with the next
-/// start.
+/// Filter, file rotation and budgets take effect at once, and the next file starts. Other changes
+/// take effect with the next start.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 the file was reread, 1 it cannot be read or is invalid; nothing was changed."
@@ -95,8 +96,8 @@ pub(crate) struct RotateArguments {
 
 /// Print the events of a running capture until it ends, one JSON object per line
 ///
-/// Starts with the most recent events, at most 256. If the reader is slow, an event reports the number of
-/// missed events.
+/// Starts with the most recent events, at most 256. If the reader is slow, an event reports the
+/// number of missed events.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArguments {
     /// The capture's name
@@ -109,6 +110,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<(), Failure> {
         let mut remote = Remote::connect(name)?;
         Ok(remote.ask(&json!({ "command": "status" })))
     };
+
     if let Some(name) = &arguments.name {
         let status = status_of(name).map_err(Failure::from)??;
         return match arguments.json {
@@ -116,8 +118,10 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<(), Failure> {
             false => details(&status).iter().try_for_each(output::print),
         };
     }
+
     let mut statuses = Vec::new();
     let mut outcome = Ok(());
+
     for name in names()? {
         match status_of(&name) {
             Ok(Ok(status)) => statuses.push(status),
@@ -131,6 +135,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<(), Failure> {
             }
         }
     }
+
     if arguments.json {
         statuses.iter().try_for_each(output::print)?;
     } else if !statuses.is_empty() {
@@ -138,14 +143,17 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<(), Failure> {
     } else if outcome.is_ok() {
         eprintln!("no capture is running");
     }
+
     outcome
 }
 
 pub(crate) fn stop(arguments: &StopArguments) -> Result<(), Failure> {
     let mut remote = Remote::connect(&arguments.name)?;
     remote.wait_for(arguments.timeout)?;
+
     let end = remote.ask(&json!({ "command": "stop" }))?;
     let ledger = &end["ledger"];
+
     match arguments.json {
         true => output::print(ledger)?,
         false => output::print(format!(
@@ -155,6 +163,7 @@ pub(crate) fn stop(arguments: &StopArguments) -> Result<(), Failure> {
             text(&end["verdict"])
         ))?,
     }
+
     match (&end["error"], &ledger["lossless"]) {
         (Value::String(error), _) => Err(Failure::Failed(error.clone().into())),
         (_, Value::Bool(true)) => Ok(()),
@@ -219,8 +228,11 @@ fn overview(statuses: &[Value]) -> Vec<String> {
 
 /// A name that is wider than its column is on a separate line.
 fn row(name: &str, [command, time, delivered, lost, waiting, lossless]: [&str; 6]) -> String {
-    let name = if name.chars().count() > 16 { format!("{name}\n{:16}", "") } else { name.to_owned() };
-    format!("{name:<16} {command:<8} {time:>9} {delivered:>15} {lost:>9} {waiting:>9} {lossless:>8}")
+    let name =
+        if name.chars().count() > 16 { format!("{name}\n{:16}", "") } else { name.to_owned() };
+    format!(
+        "{name:<16} {command:<8} {time:>9} {delivered:>15} {lost:>9} {waiting:>9} {lossless:>8}"
+    )
 }
 
 /// The description of one capture: its identity, interfaces, rings, file, and verdict.
@@ -236,16 +248,19 @@ fn details(status: &Value) -> Vec<String> {
         if status["state"] == "running" { "for" } else { "after" },
         running_for(ledger["duration_s"].as_f64().unwrap_or_default()),
     );
+
     let name = text(&status["name"]);
     let mut lines = match name.chars().count() + 2 + identity.len() {
         ..=80 => vec![format!("{name}: {identity}")],
         _ => vec![format!("{name}:"), format!("  {identity}")],
     };
+
     for interface in status["interfaces"].as_array().into_iter().flatten() {
         if let Value::String(filter) = &interface["filter"] {
             lines.push(format!("{}: filter: {filter}", text(&interface["name"])));
         }
     }
+
     let ring = |name: &str, account: &Value, waiting: u64| {
         ring_row(
             name,
@@ -258,6 +273,7 @@ fn details(status: &Value) -> Vec<String> {
         )
     };
     lines.push(ring_row("ring", ["delivered", "filtered", "lost", "waiting"]));
+
     let rings = ledger["rings"].as_array().into_iter().flatten();
     let waiting: Vec<u64> = status["pool"]["rings"]
         .as_array()
@@ -265,10 +281,12 @@ fn details(status: &Value) -> Vec<String> {
         .flatten()
         .map(|ring| number(&ring["waiting"]))
         .collect();
-    let lines_of_rings =
-        rings.zip(&waiting).map(|(account, waiting)| ring(text(&account["name"]), account, *waiting));
+    let lines_of_rings = rings
+        .zip(&waiting)
+        .map(|(account, waiting)| ring(text(&account["name"]), account, *waiting));
     lines.extend(lines_of_rings);
     lines.push(ring("sum", ledger, waiting.iter().sum()));
+
     for port in ledger["ports"].as_array().into_iter().flatten() {
         let dropped: u64 =
             port["dropped"].as_object().into_iter().flat_map(|map| map.values()).map(number).sum();
@@ -280,6 +298,7 @@ fn details(status: &Value) -> Vec<String> {
             count(&port["waiting"])
         ));
     }
+
     if let writer @ Value::Object(_) = &status["writer"] {
         lines.push(format!(
             "{}: {} written, {} packets waiting, {} discarded",
@@ -289,6 +308,7 @@ fn details(status: &Value) -> Vec<String> {
             count(&writer["discarded"])
         ));
     }
+
     lines.push(format!("so far {}", text(&status["verdict"])));
     lines
 }
@@ -312,7 +332,12 @@ fn count(value: &Value) -> String {
 
 /// The drops of an account, by all reasons.
 pub(crate) fn dropped(account: &Value) -> u64 {
-    account["dropped"].as_object().into_iter().flat_map(|reasons| reasons.values()).map(number).sum()
+    account["dropped"]
+        .as_object()
+        .into_iter()
+        .flat_map(|reasons| reasons.values())
+        .map(number)
+        .sum()
 }
 
 /// `12.3 s`, `5:07 min`, `26:03 h`.
@@ -340,6 +365,7 @@ mod tests {
         ledger["mode"] = "B-(256,512)".into();
         ledger["duration_s"] = 3723.4.into();
         ledger["lossless"] = false.into();
+
         json!({
             "name": "eth0@0-3", "command": "capture", "pid": 4711, "state": "running", "ledger": ledger,
             "verdict": "lossless: no (1,234 packets lost: 1,000 no free cell, 234 ring full)",
@@ -353,18 +379,26 @@ mod tests {
     fn the_tables_are_no_wider_than_80_columns() {
         let mut long = status();
         long["name"] = "recorder-of-the-north-uplink-rack-17".into();
-        let all = [overview(&[status(), long.clone()]), details(&status()), details(&long)].concat();
+
+        let all =
+            [overview(&[status(), long.clone()]), details(&status()), details(&long)].concat();
         let all: Vec<&str> = all.iter().flat_map(|line| line.split('\n')).collect();
         assert!(all.iter().all(|line| line.len() <= 80), "{all:#?}");
+
         let lines = [overview(&[status()]), details(&status())].concat();
         assert!(lines.iter().all(|line| line.len() <= 80), "{lines:#?}");
+
         let words = |line: &String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(
             words(&lines[1]),
             ["eth0@0-3", "capture", "1:02", "h", "12,345,678,901", "1,234", "131,072", "no"]
         );
         assert!(lines.contains(&"eth0: filter: udp port 53".to_owned()), "{lines:#?}");
-        assert!(lines.iter().any(|line| words(line) == ["sum", "12,345,678,901", "-", "1,234", "131,072"]));
+        assert!(
+            lines
+                .iter()
+                .any(|line| words(line) == ["sum", "12,345,678,901", "-", "1,234", "131,072"])
+        );
     }
 
     #[test]

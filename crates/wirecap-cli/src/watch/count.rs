@@ -24,8 +24,9 @@ use crate::size;
 
 /// Count packets and bytes per ring, live
 ///
-/// Prints a table on a terminal, otherwise a line per interval, to standard output (with --json: to standard error). If the
-/// reader closes the pipe, the capture ends. The final ledger goes to standard error.
+/// Prints a table on a terminal, otherwise a line per interval, to standard output (with --json: to
+/// standard error). If the reader closes the pipe, the capture ends. The final ledger goes to
+/// standard error.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
   sudo wirecap count -i eth1
@@ -37,7 +38,8 @@ pub(crate) struct Arguments {
 
     /// Number of workers [default: one per receive queue, at most one per CPU]
     ///
-    /// If there are more workers than receive queues, the flows of a queue are spread over several rings.
+    /// If there are more workers than receive queues, the flows of a queue are spread over several
+    /// rings.
     #[arg(long, value_name = "N", help_heading = ENGINE)]
     workers: Option<usize>,
 
@@ -72,9 +74,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.options.habits.list_interfaces {
         return devices::list();
     }
+
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let filter = arguments.filter.request()?;
     let claim = arguments.control.claim("count", &arguments.options.sources())?;
+
     let capture = arguments.options.open(|builder| match arguments.workers {
         Some(count) => filtered(builder, filter).workers(count),
         None => filtered(builder, filter).at_most_workers(cpus),
@@ -82,6 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut control = claim.serve()?;
     let tallies: Vec<Tally> = (0..capture.most_rings()).map(|_| Tally::default()).collect();
     let running = AtomicBool::new(true);
+
     service::ready();
     let outcome = losses::watched(&capture, None, &control, || {
         thread::scope(|scope| {
@@ -91,21 +96,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 .enumerate()
                 .map(|(index, worker)| {
                     let limit = &arguments.options.count;
-                    threads::spawn_worker(scope, index, || count(worker, &tallies, &capture, *limit))
+                    threads::spawn_worker(scope, index, || {
+                        count(worker, &tallies, &capture, *limit)
+                    })
                 })
                 .collect();
             let display = scope.spawn(|| show(arguments, &capture, &tallies, &running));
-            let outcomes = workers.into_iter().map(|worker| worker.join().expect("counting does not panic"));
+            let outcomes =
+                workers.into_iter().map(|worker| worker.join().expect("counting does not panic"));
             let outcome = outcomes.fold(Ok(()), Result::and).map_err(Failure::from);
+
             running.store(false, Ordering::Release);
             display.thread().unpark();
+
             outcome.and(display.join().expect("showing does not panic"))
         })
     });
+
     let ledger = capture.close();
     let reported = arguments.options.report(&ledger);
     let outcome = outcome.and_then(|()| Failure::unless_lossless(&ledger));
     control.end(&ledger, &outcome);
+
     reported.and(outcome)
 }
 
@@ -147,10 +159,13 @@ impl Live {
         }
     }
 
-    fn on<W: Write + IsTerminal + AsFd + Send + 'static>(mut screen: Screen<W>) -> io::Result<Self> {
+    fn on<W: Write + IsTerminal + AsFd + Send + 'static>(
+        mut screen: Screen<W>,
+    ) -> io::Result<Self> {
         let is_terminal = screen.is_terminal();
         let (frames, inbox) = sync_channel::<Vec<String>>(1);
         let (ended, outcome) = sync_channel(1);
+
         thread::Builder::new().name("display".to_owned()).spawn(move || {
             // A terminal that went away is no reason to stop counting.
             let mut draw = |lines: Vec<String>| {
@@ -176,8 +191,8 @@ impl Live {
     }
 }
 
-/// Shows the rates until the workers are done: a table that redraws itself on a terminal, a line per interval elsewhere. The
-/// reader of a pipe ends the capture by closing the pipe.
+/// Shows the rates until the workers are done: a table that redraws itself on a terminal, a line
+/// per interval elsewhere. The reader of a pipe ends the capture by closing the pipe.
 fn show(
     arguments: &Arguments,
     capture: &Capture,
@@ -189,29 +204,40 @@ fn show(
     let live = Live::new(arguments.options.json)?;
     let mut last: Vec<(u64, u64)> = vec![(0, 0); tallies.len()];
     let mut shown = started;
+
     while running.load(Ordering::Acquire) {
         let next = shown + arguments.interval;
         let wake = deadline.map_or(next, |deadline| deadline.min(next));
         thread::park_timeout(wake.saturating_duration_since(Instant::now()));
+
         let now = Instant::now();
         if deadline.is_some_and(|deadline| now >= deadline) {
             capture.stop();
             break;
         }
+
         if now < next || !running.load(Ordering::Acquire) {
             continue;
         }
+
         let counts: Vec<(u64, u64)> = tallies.iter().map(Tally::read).collect();
         let (rings, sum) = rates(capture, &counts, &last, (now - shown).as_secs_f64());
-        let lines =
-            if live.is_terminal { table(capture, &rings, &sum) } else { vec![line(now - started, &sum)] };
+
+        let lines = if live.is_terminal {
+            table(capture, &rings, &sum)
+        } else {
+            vec![line(now - started, &sum)]
+        };
         if !live.show(lines) && !arguments.options.json {
             capture.stop();
             break;
         }
+
         (last, shown) = (counts, now);
     }
+
     let shown = live.end();
+
     // With the ledger as JSON, it is not part of the result.
     if arguments.options.json { Ok(()) } else { output::unless_reader_ended(shown) }
 }
@@ -251,9 +277,15 @@ impl Rates {
 }
 
 /// The rates of each ring, and of all together.
-fn rates(capture: &Capture, counts: &[(u64, u64)], last: &[(u64, u64)], seconds: f64) -> (Vec<Rates>, Rates) {
+fn rates(
+    capture: &Capture,
+    counts: &[(u64, u64)],
+    last: &[(u64, u64)],
+    seconds: f64,
+) -> (Vec<Rates>, Rates) {
     let ledger = capture.ledger();
     let backlogs = capture.backlogs();
+
     let ring = |index: usize| Rates {
         packets: counts[index].0,
         packets_per_second: (counts[index].0 - last[index].0) as f64 / seconds,
@@ -261,9 +293,11 @@ fn rates(capture: &Capture, counts: &[(u64, u64)], last: &[(u64, u64)], seconds:
         waiting: backlogs[index].into(),
         lost: ledger.rings[index].account.dropped.total(),
     };
+
     // Rings that were added meanwhile are shown next time.
     let rings: Vec<Rates> = (0..ledger.rings.len().min(backlogs.len())).map(ring).collect();
     let mut sum = rings.iter().copied().fold(Rates::default(), Rates::plus);
+
     // Including drops of devices, which rings do not have.
     sum.lost = ledger.total.dropped.total();
     (rings, sum)
@@ -274,7 +308,8 @@ fn table(capture: &Capture, rings: &[Rates], sum: &Rates) -> Vec<String> {
         "{:<14} {:>15} {:>10} {:>10} {:>12} {:>12}",
         "ring", "packets", "packets/s", "bit/s", "waiting", "lost"
     );
-    let rows = capture.rings().into_iter().zip(rings).map(|(name, rates)| rates.row(&name.to_string()));
+    let rows =
+        capture.rings().into_iter().zip(rings).map(|(name, rates)| rates.row(&name.to_string()));
     [head].into_iter().chain(rows).chain([sum.row("sum")]).collect()
 }
 

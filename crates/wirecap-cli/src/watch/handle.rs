@@ -1,5 +1,5 @@
-//! `wirecap handle`: applies the filter x times to every packet, one worker per ring (the paper's pkt_handler and
-//! multi_pkt_handler). With x = 300 it simulates an application that is too slow.
+//! `wirecap handle`: applies the filter x times to every packet, one worker per ring (the paper's
+//! pkt_handler and multi_pkt_handler). With x = 300 it simulates an application that is too slow.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,7 +30,8 @@ pub(crate) struct Arguments {
 
     /// Number of workers [default: one per ring]
     ///
-    /// If there are more workers than receive queues, the flows of a queue are spread over several rings.
+    /// If there are more workers than receive queues, the flows of a queue are spread over several
+    /// rings.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = ENGINE)]
     workers: Option<u16>,
 
@@ -56,26 +57,36 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.options.habits.list_interfaces {
         return devices::list();
     }
+
     let expression = arguments.filter.join(" ");
-    let weight = AppCost::new(arguments.weight, &expression, arguments.options.interfaces.snap_len)?;
+    let weight =
+        AppCost::new(arguments.weight, &expression, arguments.options.interfaces.snap_len)?;
     let claim = arguments.control.claim("handle", &arguments.options.sources())?;
+
     let capture = arguments.options.open(|builder| match arguments.workers {
         Some(count) => builder.workers(count.into()),
         None => builder,
     })?;
     let mut control = claim.serve()?;
+
     if let Some(cost) = arguments.weight.cost() {
         warn_of_shortfall(&capture, cost);
     }
+
     service::ready();
     let outcomes = losses::watched(&capture, None, &control, || {
         thread::scope(|scope| {
-            let handle =
-                |(index, worker)| threads::spawn_worker(scope, index, || handle(worker, &weight, &capture));
+            let handle = |(index, worker)| {
+                threads::spawn_worker(scope, index, || handle(worker, &weight, &capture))
+            };
             let workers: Vec<_> = capture.workers().into_iter().enumerate().map(handle).collect();
-            watch(&capture, &arguments.options, || workers.iter().all(thread::ScopedJoinHandle::is_finished));
-            let join =
-                |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("handling does not panic");
+            watch(&capture, &arguments.options, || {
+                workers.iter().all(thread::ScopedJoinHandle::is_finished)
+            });
+
+            let join = |worker: thread::ScopedJoinHandle<'_, _>| {
+                worker.join().expect("handling does not panic")
+            };
             workers.into_iter().map(join).collect::<Vec<Result<Handled, CaptureError>>>()
         })
     });
@@ -85,28 +96,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     {
         warn_of_shortfall(&capture, cost);
     }
+
     let ledger = capture.close();
+
     for (worker, handled) in outcomes.iter().enumerate() {
         if let Ok(handled) = handled {
             eprintln!("{}", handled.line(worker));
         }
     }
+
     let reported = arguments.options.report(&ledger);
     let outcome = outcomes.into_iter().try_for_each(|outcome| outcome.map(drop));
     let outcome = outcome.map_err(Failure::from).and_then(|()| Failure::unless_lossless(&ledger));
     control.end(&ledger, &outcome);
+
     reported.and(outcome)
 }
 
-/// Warns if packets of a load that the workers can process may be lost, depending on its distribution over the
-/// rings.
+/// Warns if packets of a load that the workers can process may be lost, depending on its
+/// distribution over the rings.
 fn warn_of_shortfall(capture: &Capture, cost: Duration) {
     if let Some(shortfall) = capture.guarantee(cost).and_then(|guarantee| guarantee.shortfall()) {
         eprintln!("warning: {shortfall}");
     }
 }
 
-/// Shows the progress until all workers have ended, and stops the capture when the limits are reached.
+/// Shows the progress until all workers have ended, and stops the capture when the limits are
+/// reached.
 fn watch(capture: &Capture, options: &CaptureOptions, done: impl Fn() -> bool) {
     let deadline = options.duration.map(|duration| Instant::now() + duration);
     let mut progress = Progress::new(options.habits.quiet);
@@ -120,8 +136,14 @@ fn watch(capture: &Capture, options: &CaptureOptions, done: impl Fn() -> bool) {
     }
 }
 
-fn handle(mut worker: Worker, weight: &AppCost, capture: &Capture) -> Result<Handled, CaptureError> {
-    let (mut handled, mut core) = (Handled::default(), SlowCore::default());
+fn handle(
+    mut worker: Worker,
+    weight: &AppCost,
+    capture: &Capture,
+) -> Result<Handled, CaptureError> {
+    let mut handled = Handled::default();
+    let mut core = SlowCore::default();
+
     while !worker.is_finished() {
         let chunk = worker.next_chunk_timeout(PATIENCE).inspect_err(|_| capture.stop())?;
         let Some(chunk) = chunk else { continue };

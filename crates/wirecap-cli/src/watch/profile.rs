@@ -1,5 +1,6 @@
-//! `wirecap profile`: packets per ring over time (the paper's queue_profiler and its Figure 3), which shows the effect
-//! of a NIC's hash: long-term imbalance between queues, and bursts within one.
+//! `wirecap profile`: packets per ring over time (the paper's queue_profiler and its Figure 3),
+//! which shows the effect of a NIC's hash: long-term imbalance between queues, and bursts within
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Write};
@@ -72,39 +73,50 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.bin.as_nanos() == 0 {
         return Err(Failure::Usage("--bin must be longer than 0".to_owned()));
     }
+
     let filter = arguments.filter.request()?;
+
     for path in [&arguments.csv, &arguments.svg].into_iter().flatten() {
         if !output::is_standard_output(path) {
             output::check(path, arguments.force)?;
         }
     }
+
     let capture = arguments
         .options
         .open(|builder| filtered(builder, filter).workers(1).timestamps(Timestamps::Batch))?;
+
     // Checked before the capture: a wrong path is reported at once.
     let create = |path: &Path| create(path, arguments.force);
     let csv = arguments.csv.as_deref().map(create).transpose()?;
-    let svg = arguments.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
+    let svg =
+        arguments.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
     let mut profile = Profile::new(&capture.rings(), arguments.bin);
+
     service::ready();
     let outcome = losses::watched(&capture, None, &Control::none(), || {
         collect(&capture, &arguments.options, &mut profile)
     });
     let ledger = capture.close();
+
     eprintln!("{}", profile.chart());
+
     if let Some(csv) = csv {
         match arguments.csv.as_deref().is_some_and(output::is_standard_output) {
             true => output::printed(profile.write_csv(csv))?,
             false => profile.write_csv(csv)?,
         }
     }
+
     if let Some((path, mut file)) = svg {
         let written = file.write_all(profile.picture().as_bytes()).and_then(|()| file.flush());
         written.map_err(|error| output::cannot_write(path, &error))?;
         eprintln!("drew {}", path.display());
     }
+
     arguments.options.report(&ledger)?;
     outcome?;
+
     Failure::unless_lossless(&ledger)
 }
 
@@ -116,10 +128,15 @@ fn create(path: &Path, replaces: bool) -> Result<Box<dyn Write>, Failure> {
     Ok(Box::new(BufWriter::new(sink::create(path, None, replaces)?.sink.into_file())))
 }
 
-fn collect(capture: &Capture, options: &CaptureOptions, profile: &mut Profile) -> Result<(), CaptureError> {
+fn collect(
+    capture: &Capture,
+    options: &CaptureOptions,
+    profile: &mut Profile,
+) -> Result<(), CaptureError> {
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     let mut progress = Progress::new(options.habits.quiet);
     let deadline = options.duration.map(|duration| Instant::now() + duration);
+
     while !worker.is_finished() {
         if let Some(chunk) = worker.next_chunk_timeout(PATIENCE)? {
             profile.add(&chunk);
@@ -130,6 +147,7 @@ fn collect(capture: &Capture, options: &CaptureOptions, profile: &mut Profile) -
         }
         progress.tick(capture);
     }
+
     Ok(())
 }
 
@@ -138,8 +156,8 @@ fn collect(capture: &Capture, options: &CaptureOptions, profile: &mut Profile) -
 struct Profile {
     rings: Vec<String>,
     bin_nanos: u64,
-    /// By ring: the bins that have packets, by their numbers counted from the epoch. A file may have a packet of today and
-    /// one of 1970.
+    /// By ring: the bins that have packets, by their numbers counted from the epoch. A file may
+    /// have a packet of today and one of 1970.
     counts: Vec<BTreeMap<u64, u32>>,
     /// By ring: bytes of its packets on the wire.
     bytes: Vec<u64>,
@@ -165,12 +183,15 @@ impl Profile {
 
     fn add(&mut self, chunk: &Chunk) {
         self.packets += chunk.len() as u64;
-        // Its receive queue may have been added during the capture, after other queues without packets.
+
+        // Its receive queue may have been added during the capture, after other queues without
+        // packets.
         while self.counts.len() <= chunk.ring_index() {
             self.counts.push(BTreeMap::new());
             self.bytes.push(0);
             self.rings.push(chunk.ring().to_string());
         }
+
         for packet in chunk {
             match packet.timestamp() {
                 Some(time) => self.count(chunk.ring_index(), time.unix_nanos(), packet.wire_len()),
@@ -202,17 +223,18 @@ impl Profile {
         bins as f64 * self.bin_nanos as f64 / 1e9
     }
 
-    /// The mean rate of a count, from the first packet to the last one: the first and the last bin are only partly covered. `None`
-    /// if all packets have the same time.
+    /// The mean rate of a count, from the first packet to the last one: the first and the last bin
+    /// are only partly covered. `None` if all packets have the same time.
     fn mean(&self, count: u64) -> Option<f64> {
         let (first, last) = self.times.filter(|(first, last)| first < last)?;
         Some(count as f64 * 1e9 / (last - first) as f64)
     }
 
-    /// The bins that are written, counted from the first: those with packets, and of those between them the first and the
-    /// last, so that lines drawn between them go down to zero.
+    /// The bins that are written, counted from the first: those with packets, and of those between
+    /// them the first and the last, so that lines drawn between them go down to zero.
     fn written_bins(&self) -> BTreeSet<u64> {
-        let (first, bins) = (self.first_bin(), self.bins());
+        let first = self.first_bin();
+        let bins = self.bins();
         let with_packets = self.counts.iter().flat_map(BTreeMap::keys).map(|bin| bin - first);
         with_packets.flat_map(|bin| [bin.saturating_sub(1), bin, (bin + 1).min(bins - 1)]).collect()
     }
@@ -236,10 +258,12 @@ impl Profile {
         if bins == 0 && self.untimed == 0 {
             return "no packets arrived".to_owned();
         }
+
         let untimed = size::count_of(self.untimed, "packet has", "packets have");
         if bins == 0 {
             return format!("{untimed} no time");
         }
+
         let columns = (CHART_COLUMNS as u64).min(bins) as usize;
         let first = self.first_bin();
         let peaks: Vec<Vec<u32>> =
@@ -252,10 +276,13 @@ impl Profile {
             self.bin(),
             grouped(highest.into())
         );
+
         for (ring, name) in self.rings.iter().enumerate() {
-            let (counts, peaks) = (&self.counts[ring], &peaks[ring]);
+            let counts = &self.counts[ring];
+            let peaks = &peaks[ring];
             let total: u64 = counts.values().map(|&count| u64::from(count)).sum();
-            let bars: String = peaks.iter().map(|&peak| level(peak.into(), highest.into())).collect();
+            let bars: String =
+                peaks.iter().map(|&peak| level(peak.into(), highest.into())).collect();
             let most = counts.values().copied().max().unwrap_or(0);
             let rate = |count: u64| self.mean(count).map(size::human_rate);
             let rates = match (rate(total), rate(self.bytes[ring] * 8)) {
@@ -268,15 +295,17 @@ impl Profile {
                 grouped(most.into()),
             );
         }
+
         if self.untimed > 0 {
             text += &format!("{untimed} no time, and are not shown\n");
         }
+
         text.pop();
         text
     }
 
-    /// A row per ring and a column per time, darker with more packets, with the rings' totals beside them. All rings
-    /// have one axis, so simultaneous events are in one column.
+    /// A row per ring and a column per time, darker with more packets, with the rings' totals
+    /// beside them. All rings have one axis, so simultaneous events are in one column.
     fn picture(&self) -> String {
         let mut picture = Picture::new(PICTURE_WIDTH, self.picture_height());
         self.draw_on(&mut picture);
@@ -301,7 +330,8 @@ impl Profile {
     }
 
     fn draw_on(&self, picture: &mut Picture) {
-        let highest = self.counts.iter().flat_map(BTreeMap::values).copied().max().unwrap_or(0).max(1);
+        let highest =
+            self.counts.iter().flat_map(BTreeMap::values).copied().max().unwrap_or(0).max(1);
         let bins = self.bins().max(1);
         let columns = (PICTURE_COLUMNS as u64).min(bins) as usize;
         let first = self.first_bin();
@@ -312,9 +342,11 @@ impl Profile {
 
         let left = MARGIN + 7 * self.rings.iter().map(String::len).max().unwrap_or(0) as i32 + 8;
         let right = PICTURE_WIDTH as i32 - COUNTS_WIDTH;
-        let x = |column: usize| left + ((right - left) as i64 * column as i64 / columns as i64) as i32;
+        let x =
+            |column: usize| left + ((right - left) as i64 * column as i64 / columns as i64) as i32;
         let top = HEAD_HEIGHT as i32;
         let bottom = top + row_height * self.rings.len() as i32;
+
         for (row, (name, counts)) in (0..).zip(self.rings.iter().zip(&self.counts)) {
             let y = top + row * row_height;
             let middle = y + row_height / 2 - 6;
@@ -325,6 +357,7 @@ impl Profile {
                 picture.filled((x(begin), y), (x(end), y + row_height - 1), shade(count, highest));
             }
         }
+
         picture.text((right + 8, top - 16), 12, Anchor::Left, "packets");
         picture.frame((left, top), (right, bottom));
 
@@ -367,19 +400,21 @@ fn draw_scale(picture: &mut Picture, highest: u32) {
     }
 }
 
-/// From light to dark, by the logarithm: a single packet is visible beside a million, and all shades differ without
-/// colours.
+/// From light to dark, by the logarithm: a single packet is visible beside a million, and all
+/// shades differ without colours.
 fn shade(count: u32, highest: u32) -> [u8; 3] {
     let share = match highest {
         1 => 1.0,
         highest => f64::from(count).ln() / f64::from(highest).ln(),
     };
-    let (light, dark) = ((198.0, 219.0, 239.0), (8.0, 29.0, 88.0));
+    let light = (198.0, 219.0, 239.0);
+    let dark = (8.0, 29.0, 88.0);
     let mix = |light: f64, dark: f64| (light + (dark - light) * share).round() as u8;
     [mix(light.0, dark.0), mix(light.1, dark.1), mix(light.2, dark.2)]
 }
 
-/// Columns of the same count that follow each other, without those of no packets: a beginning, an end and the count.
+/// Columns of the same count that follow each other, without those of no packets: a beginning, an
+/// end and the count.
 fn runs(peaks: &[u32]) -> Vec<(usize, usize, u32)> {
     let mut runs: Vec<(usize, usize, u32)> = Vec::new();
     for (column, &count) in peaks.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -401,7 +436,11 @@ fn part(column: usize, bins: u64, columns: usize) -> Range<u64> {
 fn peaks(counts: &BTreeMap<u64, u32>, first: u64, bins: u64, columns: usize) -> Vec<u32> {
     let highest = |column| {
         let part = part(column, bins, columns);
-        counts.range(first + part.start..first + part.end).map(|(_, &count)| count).max().unwrap_or(0)
+        counts
+            .range(first + part.start..first + part.end)
+            .map(|(_, &count)| count)
+            .max()
+            .unwrap_or(0)
     };
     (0..columns).map(highest).collect()
 }
@@ -435,7 +474,8 @@ mod tests {
     fn packets_fall_into_the_bins_of_their_times() {
         let mut csv = Vec::new();
         profile().write_csv(&mut csv).unwrap();
-        let lines: Vec<String> = String::from_utf8(csv).unwrap().lines().map(str::to_owned).collect();
+        let lines: Vec<String> =
+            String::from_utf8(csv).unwrap().lines().map(str::to_owned).collect();
         let expected = ["seconds,eth0@0,eth0@1", "0.000000,0,1", "0.010000,0,0", "0.020000,2,0"];
         assert_eq!(lines[..4], expected);
         assert_eq!(lines[4..], ["0.030000,1,0", "0.040000,0,0", "0.050000,1,0"]);
@@ -443,8 +483,9 @@ mod tests {
 
     #[test]
     fn ticks_are_round_times() {
-        let labels =
-            |seconds| ticks(seconds).into_iter().map(|(_, label)| label).collect::<Vec<_>>().join(" ");
+        let labels = |seconds| {
+            ticks(seconds).into_iter().map(|(_, label)| label).collect::<Vec<_>>().join(" ")
+        };
         assert_eq!(labels(6.1), "0 1 2 3 4 5 6 s");
         assert_eq!(labels(1.0), "0.0 0.2 0.4 0.6 0.8 1.0 s");
         assert_eq!(labels(0.06), "0.00 0.01 0.02 0.03 0.04 0.05 0.06 s");
@@ -477,7 +518,10 @@ mod tests {
 
     #[test]
     fn many_bins_are_shown_by_the_highest_of_each_column() {
-        let counts = [1, 9, 2, 3, 4, 5].into_iter().enumerate().map(|(bin, count)| (100 + bin as u64, count));
+        let counts = [1, 9, 2, 3, 4, 5]
+            .into_iter()
+            .enumerate()
+            .map(|(bin, count)| (100 + bin as u64, count));
         assert_eq!(peaks(&counts.collect(), 100, 8, 4), [9, 3, 5, 0]);
     }
 
@@ -487,8 +531,10 @@ mod tests {
         let mut profile = Profile::new(&[ring], Duration::from_millis(10));
         profile.count(0, 0, 60);
         profile.count(0, u64::MAX, 60);
+
         let mut csv = Vec::new();
         profile.write_csv(&mut csv).unwrap();
+
         let lines = String::from_utf8(csv).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(lines.len(), 1 + 4, "{lines:?}");
         assert!(
@@ -504,16 +550,20 @@ mod tests {
         let ring = |queue| RingName::of_queue("eth0", queue);
         let rings: Vec<RingName> = (0..40).map(ring).collect();
         let mut profile = Profile::new(&rings, Duration::from_millis(10));
+
         for bin in 0..100 {
             (0..=bin).for_each(|_| profile.count(7, bin * 10_000_000, 60));
             profile.count(9, bin * 10_000_000, 60);
         }
+
         let picture = profile.picture();
         assert!(profile.picture_height() < 800, "all rings fit on a screen");
         for name in ["eth0@0", "eth0@39", "5,050"] {
             assert!(picture.contains(name), "{name}");
         }
-        // A hundred of the ring that grew, one of that which did not, the background, the frame and the scale.
+
+        // A hundred of the ring that grew, one of that which did not, the background, the frame and
+        // the scale.
         let rectangles = picture.matches("<rect").count();
         assert!((103..=108).contains(&rectangles), "{rectangles}");
     }

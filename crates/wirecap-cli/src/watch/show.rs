@@ -29,9 +29,10 @@ use flags::{Flags, Refused};
 
 /// Decode packets, live or from a file, with tcpdump or tshark
 ///
-/// The options of the decoder and, for tcpdump, a filter expression follow. Of these, -Q, -s, -p and -B (tshark: -f, -s, -p
-/// and -B) apply to the capture. Other options of a capture are rejected. A savefile may be named without -r. Packets are shown
-/// when they arrive. Example: wirecap show -nnvi eth0 -Q in port 53
+/// The options of the decoder and, for tcpdump, a filter expression follow. Of these, -Q, -s, -p
+/// and -B (tshark: -f, -s, -p and -B) apply to the capture. Other options of a capture are
+/// rejected. A savefile may be named without -r. Packets are shown when they arrive. Example:
+/// wirecap show -nnvi eth0 -Q in port 53
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Interface, or some of its receive queues, as in wirecap capture
@@ -76,7 +77,8 @@ impl Decoder {
     /// The installed decoder of `wanted`.
     fn installed(wanted: Option<Self>) -> Result<(Self, PathBuf), Failure> {
         let candidates = wanted.map_or(vec![Self::Tcpdump, Self::Tshark], |decoder| vec![decoder]);
-        let found = candidates.iter().find_map(|decoder| Some((*decoder, in_path(decoder.program())?)));
+        let found =
+            candidates.iter().find_map(|decoder| Some((*decoder, in_path(decoder.program())?)));
         found.ok_or_else(|| {
             let missing = match wanted {
                 None => "no decoder is installed: install the package tcpdump, or tshark (Fedora, Arch: wireshark-cli)",
@@ -99,7 +101,8 @@ fn in_path(program: &str) -> Option<PathBuf> {
 
 fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
-    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    path.metadata()
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 /// Where the packets come from.
@@ -110,12 +113,14 @@ enum Source {
 }
 
 impl Source {
-    /// The interface or the savefile that the options or the decoder's flags name, or the file that is the first other word.
+    /// The interface or the savefile that the options or the decoder's flags name, or the file that
+    /// is the first other word.
     fn of(arguments: &Arguments, flags: &mut Flags) -> Result<Self, Failure> {
-        let interfaces =
-            [arguments.interface.clone(), flags.interface.take()].map(|name| name.map(Self::Interface));
+        let interfaces = [arguments.interface.clone(), flags.interface.take()]
+            .map(|name| name.map(Self::Interface));
         let files = [arguments.read.clone(), flags.read.take()].map(|file| file.map(Self::File));
         let mut named: Vec<Self> = interfaces.into_iter().chain(files).flatten().collect();
+
         if named.len() > 1 {
             return Err(Failure::Usage(
                 "show decodes the packets of one interface or of one file".to_owned(),
@@ -124,11 +129,14 @@ impl Source {
 
         if named.is_empty()
             && let Some(first) = flags.first_word
-            && Path::new(&flags.of_decoder[first]).metadata().is_ok_and(|metadata| !metadata.is_dir())
+            && Path::new(&flags.of_decoder[first])
+                .metadata()
+                .is_ok_and(|metadata| !metadata.is_dir())
         {
             flags.words.remove(0);
             named.push(Self::File(flags.of_decoder.remove(first).into()));
         }
+
         let source = named.pop().ok_or_else(|| Failure::Usage(unnamed(&flags.words)))?;
         if let Self::File(file) = &source
             && file.is_dir()
@@ -168,6 +176,7 @@ fn unnamed(words: &[OsString]) -> String {
         name if name.contains(['/', '.']) => return format!("{name}: no such file or directory"),
         _ => {}
     }
+
     "name an interface, -i DEV (wirecap devices lists them), or a file, -r FILE".to_owned()
 }
 
@@ -178,8 +187,10 @@ fn explained(refused: Refused) -> Failure {
         Refused::OfOther(flag, other) => {
             let words = env::args_os().skip(1);
             let words = words.enumerate().filter(|(place, word)| *place > 0 || word != "show");
-            let words: Vec<String> = words.map(|(_, word)| quoted(&word.to_string_lossy())).collect();
+            let words: Vec<String> =
+                words.map(|(_, word)| quoted(&word.to_string_lossy())).collect();
             let program = other.program();
+
             format!(
                 "{flag} is an option of {program}\nuse: wirecap show --with {program} {}",
                 words.join(" ")
@@ -197,12 +208,15 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Finds what is wrong with the filter before packets are captured for tcpdump, which would reject it.
+/// Finds what is wrong with the filter before packets are captured for tcpdump, which would reject
+/// it.
 fn check_filter(source: &Source, flags: &Flags) -> Result<(), Failure> {
     if let Some(file) = &flags.filter_file {
-        let failed = |error| Failure::Failed(format!("cannot read {}: {error}", file.display()).into());
+        let failed =
+            |error| Failure::Failed(format!("cannot read {}: {error}", file.display()).into());
         return File::open(file).map(|_| ()).map_err(failed);
     }
+
     let link_type = match source {
         Source::Interface(name) if name == "any" => LinkType::ETHERNET,
         Source::Interface(name) => match Device::find(name.split('@').next().unwrap_or(name)) {
@@ -210,10 +224,12 @@ fn check_filter(source: &Source, flags: &Flags) -> Result<(), Failure> {
             Err(_) => return Ok(()),
         },
         Source::File(_) if source.is_standard_input() => return Ok(()),
-        Source::File(file) => match Reader::open(file).map(|reader| reader.interfaces().first().cloned()) {
-            Ok(Some(interface)) => interface.link_type,
-            _ => return Ok(()),
-        },
+        Source::File(file) => {
+            match Reader::open(file).map(|reader| reader.interfaces().first().cloned()) {
+                Ok(Some(interface)) => interface.link_type,
+                _ => return Ok(()),
+            }
+        }
     };
     let words: Vec<_> = flags.words.iter().map(|word| word.to_string_lossy()).collect();
     match FilterRequest::from(words.join(" ")).compile_for_file(link_type) {
@@ -226,17 +242,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (decoder, program) = Decoder::installed(arguments.with)?;
     let mut flags = Flags::divide(decoder, &arguments.flags).map_err(explained)?;
     let source = Source::of(arguments, &mut flags)?;
+
     if decoder == Decoder::Tcpdump {
         check_filter(&source, &flags)?;
     }
+
     if let (Some(own), Some(other)) = (&arguments.filter, &flags.filter) {
-        return Err(Failure::Usage(format!("two filters: {own:?} and {other:?}; join them with and")));
+        return Err(Failure::Usage(format!(
+            "two filters: {own:?} and {other:?}; join them with and"
+        )));
     }
+
     flags.filter = flags.filter.or_else(|| arguments.filter.clone());
-    // A signal ends the capture, and the decoder shows the rest. Without a capture, it ends the decoder.
+
+    // A signal ends the capture, and the decoder shows the rest. Without a capture, it ends the
+    // decoder.
     let first = Arc::new(OnceLock::new());
     let named = Arc::clone(&first);
-    let interruption = Interruption::watch_and(move || named.get().copied().into_iter().for_each(terminate))?;
+    let interruption =
+        Interruption::watch_and(move || named.get().copied().into_iter().for_each(terminate))?;
+
     let begin_with = |child: &Child| {
         let id = *first.get_or_init(|| child.id());
         if interruption.came() {
@@ -245,6 +270,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let mut capturing = None;
     let engine = arguments.engine.as_deref().or(flags.engine.as_deref());
+
     // A decoder reads a pipe without delay, but nothing compressed.
     let piped = match source.is_standard_input() && !sink::is_regular_file(io::stdin()) {
         true => Some(Piped::begin(&interruption)?),
@@ -258,37 +284,51 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         false => {
             let (mut capture, packets) = packets(&source, piped, engine, decoder, &flags)?;
             begin_with(&capture);
+
             if !has_begun(&packets)? {
                 // The decoder would only complain about an empty file.
                 let status = capture.wait()?;
-                return if status.success() || interruption.came() { Ok(()) } else { Err(Failure::Told) };
+                return if status.success() || interruption.came() {
+                    Ok(())
+                } else {
+                    Err(Failure::Told)
+                };
             }
+
             // A second descriptor, so that the capture can write until it has ended.
             capturing = Some((capture, File::from(packets.as_fd().try_clone_to_owned()?)));
             packets.into()
         }
     };
-    let failed =
-        |error: io::Error| Failure::Failed(format!("cannot run {}: {error}", program.display()).into());
+
+    let failed = |error: io::Error| {
+        Failure::Failed(format!("cannot run {}: {error}", program.display()).into())
+    };
     let mut decoding = Command::new(&program);
     decoding.args(["-r", "-"]).stdin(input);
+
     if let Source::Interface(_) = source {
         // A line for each packet, when it arrives.
         decoding.arg("-l");
     }
     if !is_direct {
-        // Ctrl-C ends the capture, and the decoder shows the rest: tcpdump would complain about the interrupted read.
+        // Ctrl-C ends the capture, and the decoder shows the rest: tcpdump would complain about the
+        // interrupted read.
         decoding.process_group(0);
     }
+
     let mut decoding = decoding.args(&flags.of_decoder).spawn().map_err(failed)?;
     begin_with(&decoding);
+
     let status = decoding.wait()?;
     let captured = capturing.map(|(capture, packets)| end(capture, packets)).transpose()?.flatten();
+
     if !status.success() && !interruption.came() {
         return Err(Failure::Failed(format!("{} failed: {status}", decoder.program()).into()));
     }
-    // Packets after the decoder's end are not a loss, because the decoder decides when to end (`-c`). The ledger has the packets
-    // that the capture lost.
+
+    // Packets after the decoder's end are not a loss, because the decoder decides when to end
+    // (`-c`). The ledger has the packets that the capture lost.
     match captured {
         // 3: packets were lost.
         Some(status) if !matches!(status.code(), Some(0 | 3)) && !interruption.came() => {
@@ -308,6 +348,7 @@ fn packets(
 ) -> Result<(Child, ChildStdout), Failure> {
     let mut capture = Command::new(env::current_exe()?);
     capture.args(["capture", "-w", "-"]).stdout(Stdio::piped());
+
     match source {
         Source::Interface(interface) => {
             // Each packet at once: a person waits for it.
@@ -327,6 +368,7 @@ fn packets(
             capture.arg("-r").arg(file).stdin(Stdio::null());
         }
     }
+
     if matches!(source, Source::Interface(_))
         && !geteuid().is_root()
         && env::var_os("WIRECAP_CONTROL_DIR").is_none()
@@ -334,6 +376,7 @@ fn packets(
         // Only root has one by default, and who looks at packets does not miss it.
         capture.arg("--no-control");
     }
+
     capture.args(&flags.of_capture);
     if let Some(engine) = engine {
         capture.args(["--engine", engine]);
@@ -341,6 +384,7 @@ fn packets(
     if let Some(filter) = &flags.filter {
         capture.args(["--", filter]);
     }
+
     let mut child = capture.spawn()?;
     let packets = child.stdout.take().expect("it is piped");
     Ok((child, packets))
@@ -356,6 +400,7 @@ impl Piped {
     /// Waits for the first bytes, unless a signal requests the end.
     fn begin(interruption: &Interruption) -> io::Result<Self> {
         const MAGIC_BYTES: usize = 4;
+
         /// How long a signal may wait.
         const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let mut piped =
@@ -365,6 +410,7 @@ impl Piped {
                 Ok(0) | Err(Errno::INTR) => continue,
                 outcome => outcome?,
             };
+
             let mut byte = [0];
             match piped.rest.read(&mut byte) {
                 Ok(0) => break,
@@ -373,10 +419,12 @@ impl Piped {
                 Err(error) => return Err(error),
             }
         }
+
         Ok(piped)
     }
 
-    /// Whether a decoder cannot read it: anything but pcapng and pcap, which `capture` reads or names.
+    /// Whether a decoder cannot read it: anything but pcapng and pcap, which `capture` reads or
+    /// names.
     fn is_compressed(&self) -> bool {
         const STARTS: [&[u8]; 5] = [
             &[0x1f, 0x8b],
@@ -419,8 +467,8 @@ fn terminate(id: u32) {
     let _gone = Pid::from_raw(id.cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
 }
 
-/// Ends a capture whose packets are no longer shown. Returns the exit status of a capture that ended before the decoder did;
-/// `packets` is the pipe from which that read.
+/// Ends a capture whose packets are no longer shown. Returns the exit status of a capture that
+/// ended before the decoder did; `packets` is the pipe from which that read.
 fn end(mut capture: Child, mut packets: File) -> Result<Option<ExitStatus>, Failure> {
     // Only the end of the capture closes the other end of the pipe.
     let mut look = [PollFd::new(&packets, PollFlags::empty())];

@@ -24,8 +24,8 @@ use tally::Tally;
 
 /// Show what recordings, or the packets of an interface, consist of
 ///
-/// Packets, bytes, rates, sizes, protocols, addresses and ports. Of recordings, only the parts that may match are read, as by
-/// wirecap find.
+/// Packets, bytes, rates, sizes, protocols, addresses and ports. Of recordings, only the parts that
+/// may match are read, as by wirecap find.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Examples:
@@ -36,7 +36,8 @@ use tally::Tally;
     mut_arg("json", |arg| arg.help("Print the statistics as one JSON object, with -i also the ledger"))
 )]
 pub(crate) struct Arguments {
-    /// Directories with all below them, files, or patterns such as 'rec/*.zst', then a filter; with -i and -r, only a filter
+    /// Directories with all below them, files, or patterns such as 'rec/*.zst', then a filter; with
+    /// -i and -r, only a filter
     #[arg(value_name = "DIR|FILTER", required_unless_present_any = ["interfaces", "read", "list_interfaces"])]
     words: Vec<String>,
 
@@ -57,7 +58,10 @@ pub(crate) struct Arguments {
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a number above 0".to_owned())
+    text.parse()
+        .ok()
+        .filter(|number| *number > 0)
+        .ok_or_else(|| "expected a number above 0".to_owned())
 }
 
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -76,7 +80,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// The packets of an interface until the capture ends, or of a savefile that may be a pipe.
 fn of_capture(arguments: &Arguments) -> Result<(), Failure> {
     let options = &arguments.options;
-    let filter = (!arguments.words.is_empty()).then(|| FilterRequest::from(arguments.words.join(" ")));
+    let filter =
+        (!arguments.words.is_empty()).then(|| FilterRequest::from(arguments.words.join(" ")));
+
     let capture = options.open(|builder| {
         let builder = builder.workers(1).timestamps(Timestamps::Batch);
         filter.into_iter().fold(builder, CaptureBuilder::filter)
@@ -84,13 +90,16 @@ fn of_capture(arguments: &Arguments) -> Result<(), Failure> {
 
     let mut tally = Tally::default();
     service::ready();
-    let outcome =
-        losses::watched(&capture, None, &Control::none(), || collect(&capture, options, &mut tally));
+
+    let outcome = losses::watched(&capture, None, &Control::none(), || {
+        collect(&capture, options, &mut tally)
+    });
     let ledger = capture.close();
 
     tell(arguments, &tally, Some(&ledger))?;
     show_briefly(&ledger, "");
     outcome?;
+
     Failure::unless_lossless(&ledger)
 }
 
@@ -99,17 +108,23 @@ fn collect(capture: &Capture, options: &CaptureOptions, tally: &mut Tally) -> Re
     let mut progress = Progress::new(options.habits.quiet);
     let deadline = options.duration.map(|duration| Instant::now() + duration);
     let most = options.count.unwrap_or(u64::MAX);
+
     while !worker.is_finished() {
         if let Some(chunk) = worker.next_chunk_timeout(PATIENCE)? {
-            for packet in chunk.iter().take((most - tally.packets()).try_into().unwrap_or(usize::MAX)) {
+            for packet in
+                chunk.iter().take((most - tally.packets()).try_into().unwrap_or(usize::MAX))
+            {
                 tally.add(chunk.link_type(), packet.timestamp(), packet.wire_len(), packet.data());
             }
         }
+
         if tally.packets() >= most || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             capture.stop();
         }
+
         progress.tick(capture);
     }
+
     Ok(())
 }
 
@@ -118,20 +133,25 @@ fn of_recordings(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(flag) = arguments.options.live_flag() {
         return Err(Failure::Usage(format!("{flag} has no effect on recordings: omit it")));
     }
+
     let (segments, filter) = places_and_filter(&arguments.words)?;
     let filter = (!filter.is_empty()).then(|| FilterRequest::from(filter));
     let mut query = Query::new(filter, None, arguments.from, arguments.to);
     query.check().map_err(|error| Failure::Usage(error.to_string()))?;
+
     if segments.is_empty() {
         return Err(Failure::Failed("there are no recordings in these places".into()));
     }
+
     output::check_open()?;
 
     let mut find_progress = FindProgress::new()?;
     be_idle();
+
     let plan = plan(&segments, &mut query, &mut |note| find_progress.tell(&note))?;
     let mut tally = Tally::default();
     let most = arguments.options.count.unwrap_or(u64::MAX);
+
     plan.run::<Failure>(&mut query, &mut |note| find_progress.tell(&note), &mut |found| {
         let record = &found.record;
         tally.add(found.interface.link_type, record.timestamp, record.wire_len, record.data);

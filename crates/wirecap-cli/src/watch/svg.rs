@@ -40,12 +40,17 @@ impl Picture {
     fn rectangle(&mut self, (x, y): (i32, i32), to: (i32, i32), paint: Arguments<'_>) {
         let width = to.0 - x;
         let height = to.1 - y;
-        self.push(format_args!(r##"<rect x="{x}" y="{y}" width="{width}" height="{height}" {paint}/>"##));
+        self.push(format_args!(
+            r##"<rect x="{x}" y="{y}" width="{width}" height="{height}" {paint}/>"##
+        ));
     }
 
     pub(crate) fn line(&mut self, from: (i32, i32), to: (i32, i32)) {
-        let ((x1, y1), (x2, y2)) = (from, to);
-        self.push(format_args!(r##"<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#999"/>"##));
+        let (x1, y1) = from;
+        let (x2, y2) = to;
+        self.push(format_args!(
+            r##"<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#999"/>"##
+        ));
     }
 
     /// A line of text at this point, of this size.

@@ -28,7 +28,8 @@ use view::View;
 
 /// Watch running captures live: rates, pools, helpers, loss, writer, CPU time
 ///
-/// A bar shows a ring's pool: packets waiting in the ring, then packets held in chunks; a line marks T. Above T, buddies help.
+/// A bar shows a ring's pool: packets waiting in the ring, then packets held in chunks; a line
+/// marks T. Above T, buddies help.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Keys: q quit, Tab next capture or all, up and down scroll, p pause, + and - change the interval.\n\
@@ -54,22 +55,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let message = "top needs a terminal; use wirecap status to print the same once";
         return Err(Failure::Usage(message.to_owned()));
     }
+
     let ends = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         flag::register(signal, Arc::clone(&ends))?;
     }
+
     let [shortest, longest] = INTERVALS;
     let poller = Poller::start(&arguments.names, arguments.interval.clamp(shortest, longest))?;
     let mut view = View::new(Look::of_environment(), poller.interval());
+
     end_with_the_terminal()?;
     let mut terminal = ratatui::try_init()?;
     let outcome = show(&mut terminal, &mut view, &poller, &ends);
+
     ratatui::restore();
     Ok(outcome?)
 }
 
-/// Ends the process when its terminal is closed. crossterm reads the end of a closed terminal again and again, without
-/// returning: the program would take a CPU from the captures, and no signal could end it.
+/// Ends the process when its terminal is closed. crossterm reads the end of a closed terminal again
+/// and again, without returning: the program would take a CPU from the captures, and no signal
+/// could end it.
 fn end_with_the_terminal() -> io::Result<()> {
     thread::Builder::new().name("hang-up".to_owned()).spawn(|| {
         let stdin = io::stdin();
@@ -87,17 +93,21 @@ fn show(
     ends: &AtomicBool,
 ) -> io::Result<()> {
     let mut is_stale = true;
+
     while !ends.load(Ordering::Relaxed) {
         if let Some(statuses) = poller.latest() {
             is_stale |= view.take(statuses);
         }
+
         if is_stale {
             terminal.draw(|frame| view.draw(frame))?;
             is_stale = false;
         }
+
         if !event::poll(KEY_WAIT)? {
             continue;
         }
+
         match event::read()? {
             Event::Key(key) if key.kind != KeyEventKind::Release => match act(key, view, poller) {
                 Wish::Look => {}
@@ -111,6 +121,7 @@ fn show(
             Event::Resize(..) => terminal.clear()?,
             _ => {}
         }
+
         is_stale = true;
     }
     Ok(())
@@ -125,6 +136,7 @@ enum Wish {
 
 fn act(key: KeyEvent, view: &mut View, poller: &Poller) -> Wish {
     let has_control = key.modifiers.contains(KeyModifiers::CONTROL);
+
     match key.code {
         KeyCode::Char('c') if has_control => return Wish::Quit,
         KeyCode::Char('z') if has_control => return Wish::Suspend,
@@ -141,6 +153,7 @@ fn act(key: KeyEvent, view: &mut View, poller: &Poller) -> Wish {
         KeyCode::Char('-') => poller.set_interval((poller.interval() / 2).max(INTERVALS[0])),
         _ => {}
     }
+
     view.interval = poller.interval();
     Wish::Look
 }

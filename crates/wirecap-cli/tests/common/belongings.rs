@@ -31,18 +31,23 @@ impl Belongings {
 
     pub(crate) fn now(process: &Running) -> Self {
         let directory = Path::new("/proc").join(process.pid().to_string());
-        let link =
-            |info: String| info.lines().find_map(|line| line.strip_prefix("link_id:")?.trim().parse().ok());
+        let link = |info: String| {
+            info.lines().find_map(|line| line.strip_prefix("link_id:")?.trim().parse().ok())
+        };
         Self {
             namespaces: namespaces_of(&directory),
-            links: entries(&directory.join("fdinfo")).flat_map(fs::read_to_string).filter_map(link).collect(),
+            links: entries(&directory.join("fdinfo"))
+                .flat_map(fs::read_to_string)
+                .filter_map(link)
+                .collect(),
         }
     }
 
-    /// Waits until no process holds them. The kernel removes a namespace and its interfaces with the last
-    /// reference.
+    /// Waits until no process holds them. The kernel removes a namespace and its interfaces with
+    /// the last reference.
     pub(crate) fn are_gone(&self) {
-        let is_gone = |link| Link::by_id(link).is_err_and(|error| error.errno() == Some(libc::ENOENT));
+        let is_gone =
+            |link| Link::by_id(link).is_err_and(|error| error.errno() == Some(libc::ENOENT));
         wait_until("the process's links and their programs are gone", || {
             self.links.iter().copied().all(is_gone)
         });
@@ -63,7 +68,9 @@ fn namespaces_of(process: &Path) -> BTreeSet<String> {
         .chain(entries(&process.join("task")).map(|task| task.join("ns/net")))
         .flat_map(fs::read_link)
         .filter(|target| *target != own)
-        .filter_map(|target| target.to_str().filter(|text| text.starts_with("net:[")).map(str::to_owned))
+        .filter_map(|target| {
+            target.to_str().filter(|text| text.starts_with("net:[")).map(str::to_owned)
+        })
         .collect()
 }
 

@@ -27,7 +27,8 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new(queue_count: u32) -> Self {
-        let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let near = Namespace::new().unwrap();
+        let far = Namespace::new().unwrap();
         let pair = VethPair::new((&near, "a0"), (&far, "a1"), queue_count, 1500)
             .and_then(wirecap_testbed::dedicated)
             .unwrap();
@@ -39,17 +40,22 @@ impl Bed {
     }
 }
 
-/// Captures the packets that arrive at `a1` during `work`, and returns each packet with its queue. A queue
-/// has room for 16,384 packets.
+/// Captures the packets that arrive at `a1` during `work`, and returns each packet with its queue.
+/// A queue has room for 16,384 packets.
 pub(crate) fn arriving(bed: &Bed, work: impl FnOnce() + Send) -> (Vec<(u32, Vec<u8>)>, Ledger) {
-    let capture =
-        bed.far.run_in(|| Capture::on("a1").chunk(64).pool(256).workers(1).open()).unwrap().unwrap();
+    let capture = bed
+        .far
+        .run_in(|| Capture::on("a1").chunk(64).pool(256).workers(1).open())
+        .unwrap()
+        .unwrap();
     let mut worker = capture.workers().pop().unwrap();
     let packets = thread::scope(|scope| {
         let taking = scope.spawn(move || {
             let mut packets = Vec::new();
             while let Some(chunk) = worker.next_chunk().unwrap() {
-                packets.extend(chunk.iter().map(|packet| (chunk.ring().queue, packet.data().to_vec())));
+                packets.extend(
+                    chunk.iter().map(|packet| (chunk.ring().queue, packet.data().to_vec())),
+                );
             }
             packets
         });

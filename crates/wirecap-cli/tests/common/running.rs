@@ -1,4 +1,5 @@
-//! Runs a program in namespaces of the test bed: `PROGRAM` of the module above. The lab's tests use it, too.
+//! Runs a program in namespaces of the test bed: `PROGRAM` of the module above. The lab's tests use
+//! it, too.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;

@@ -1,8 +1,8 @@
-//! A disk with configurable faults: a FUSE file system in memory with a single directory. It can fill up,
-//! return errors, write only a part, be slow, stall, and lose data that were not synced.
+//! A disk with configurable faults: a FUSE file system in memory with a single directory. It can
+//! fill up, return errors, write only a part, be slow, stall, and lose data that were not synced.
 //!
-//! A file's contents survive a power failure after a sync of the file, and a name after a sync of the
-//! directory: the minimum that POSIX guarantees.
+//! A file's contents survive a power failure after a sync of the file, and a name after a sync of
+//! the directory: the minimum that POSIX guarantees.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,9 +13,10 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
 };
 use tempfile::TempDir;
 
@@ -85,8 +86,8 @@ impl Disk {
         // Several threads, so that other requests do not wait for a stalled write.
         (config.n_threads, config.clone_fd) = (Some(4), true);
         let session = fuser::spawn_mount(Server(Arc::clone(&medium)), directory.path(), &config);
-        let session =
-            session.expect("a FUSE file system can be mounted: /dev/fuse is there, and this is root");
+        let session = session
+            .expect("a FUSE file system can be mounted: /dev/fuse is there, and this is root");
         Self { medium, directory, session: Some(session) }
     }
 
@@ -112,7 +113,8 @@ impl Disk {
 
     /// The files as they would be after a power failure now.
     pub(crate) fn after_power_loss(&self) -> TempDir {
-        let (state, found) = (self.medium.state(), TempDir::new().unwrap());
+        let state = self.medium.state();
+        let found = TempDir::new().unwrap();
         for (name, inode) in &state.durable_names {
             fs::write(found.path().join(name), &state.inodes[inode].durable).unwrap();
         }
@@ -151,7 +153,9 @@ impl State {
 
     /// Writes as much of `bytes` as the faults allow.
     fn write(&mut self, inode: u64, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
-        let (used, faults, written) = (self.used_bytes(), self.faults, self.written);
+        let used = self.used_bytes();
+        let faults = self.faults;
+        let written = self.written;
         let mut taken = bytes.len().min(faults.gulp.unwrap_or(usize::MAX));
         for (left, error) in [
             (faults.room.map(|room| room.saturating_sub(used)), Errno::ENOSPC),
@@ -164,7 +168,8 @@ impl State {
             }
         }
         let inode = self.inodes.get_mut(&inode).ok_or(Errno::EBADF)?;
-        let (begin, end) = (offset as usize, offset as usize + taken);
+        let begin = offset as usize;
+        let end = offset as usize + taken;
         if inode.data.len() < end {
             inode.data.resize(end, 0);
         }
@@ -286,7 +291,16 @@ impl Filesystem for Server {
         }
     }
 
-    fn create(&self, _: &Request, _: INodeNo, name: &OsStr, mode: u32, _: u32, _: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
         let mut state = self.0.state();
         if let Err(error) = state.changeable() {
             return reply.error(error);
@@ -367,7 +381,14 @@ impl Filesystem for Server {
         reply.ok();
     }
 
-    fn readdir(&self, _: &Request, _: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         let state = self.0.state();
         for (place, (name, inode)) in (1..).zip(&state.names).skip(offset as usize) {
             if reply.add(INodeNo(*inode), place, FileType::RegularFile, name) {
@@ -379,7 +400,8 @@ impl Filesystem for Server {
 
     fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let mut state = self.0.state();
-        let removed = state.changeable().and_then(|()| state.names.remove(name).ok_or(Errno::ENOENT));
+        let removed =
+            state.changeable().and_then(|()| state.names.remove(name).ok_or(Errno::ENOENT));
         answer(removed.map(drop), reply);
     }
 
@@ -394,7 +416,8 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         let mut state = self.0.state();
-        let renamed = state.changeable().and_then(|()| state.names.remove(name).ok_or(Errno::ENOENT));
+        let renamed =
+            state.changeable().and_then(|()| state.names.remove(name).ok_or(Errno::ENOENT));
         let renamed = renamed.map(|inode| state.names.insert(new.to_owned(), inode));
         answer(renamed.map(drop), reply);
     }

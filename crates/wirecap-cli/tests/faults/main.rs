@@ -1,6 +1,6 @@
-//! Recordings of live traffic on disks that fill up, fail, are slow, stall and lose power, and by processes
-//! that are killed. A recording continues or ends with an error that states the reason; files with final
-//! names are complete; the ledger agrees with the files.
+//! Recordings of live traffic on disks that fill up, fail, are slow, stall and lose power, and by
+//! processes that are killed. A recording continues or ends with an error that states the reason;
+//! files with final names are complete; the ledger agrees with the files.
 
 mod disk;
 #[path = "../recording/mod.rs"]
@@ -25,14 +25,15 @@ use wirecap_testbed::{
     Generator, Load, Sizes, Stamp, Traffic, cpu_times, pass_program, privileged, wait_until,
 };
 
-/// Chunks of a pool that has room for all packets of most tests, so that the result does not depend on the
-/// machine's speed.
+/// Chunks of a pool that has room for all packets of most tests, so that the result does not depend
+/// on the machine's speed.
 const DEEP: &str = "1024";
 
 /// A number from the environment, or the default for a short run.
 fn setting(name: &str, short: u64) -> u64 {
-    env::var(name)
-        .map_or(short, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+    env::var(name).map_or(short, |value| {
+        value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number"))
+    })
 }
 
 /// Whether to try all combinations, which takes minutes: `WIRECAP_FAULTS=all`.
@@ -56,7 +57,8 @@ fn start(bed: &Bed, file: &Path, chunks: &str, more: &[&str]) -> Running {
     running
 }
 
-/// Numbers and times, in nanoseconds, of the packets of a file. An incomplete file may end within a packet.
+/// Numbers and times, in nanoseconds, of the packets of a file. An incomplete file may end within a
+/// packet.
 fn packets(path: &Path) -> Vec<(u64, u64)> {
     let may_be_torn = path.extension().is_some_and(|extension| extension == "part");
     let mut packets = Vec::new();
@@ -72,7 +74,9 @@ fn packets(path: &Path) -> Vec<(u64, u64)> {
                 packets.push((stamp.sequence, record.timestamp.unwrap().unix_nanos()));
             }
             Ok(None) => return packets,
-            Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) if may_be_torn => return packets,
+            Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) if may_be_torn => {
+                return packets;
+            }
             Err(ReadError::Source { source, .. })
                 if may_be_torn && source.kind() == io::ErrorKind::UnexpectedEof =>
             {
@@ -99,7 +103,12 @@ fn first_packets(files: &BTreeMap<PathBuf, Vec<(u64, u64)>>) -> u64 {
 }
 
 fn gaps(numbers: &[u64]) -> Vec<(u64, u64)> {
-    numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(|pair| (pair[0], pair[1])).take(5).collect()
+    numbers
+        .windows(2)
+        .filter(|pair| pair[1] != pair[0] + 1)
+        .map(|pair| (pair[0], pair[1]))
+        .take(5)
+        .collect()
 }
 
 /// Names with all formats and compressions.
@@ -110,7 +119,8 @@ struct Chance(u64);
 
 impl Chance {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 }
@@ -119,16 +129,21 @@ fn count(value: &serde_json::Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// Checks the ledger: every packet sent was delivered or dropped by the capture, and the packets in the file,
-/// those written, and those discarded for the writer are not more than those delivered. Returns the number in
-/// the file.
+/// Checks the ledger: every packet sent was delivered or dropped by the capture, and the packets in
+/// the file, those written, and those discarded for the writer are not more than those delivered.
+/// Returns the number in the file.
 #[track_caller]
 fn in_file(finished: &Finished, sent: u64) -> u64 {
     let ledger = finished.ledger();
-    let (dropped, recorded) = (&ledger["dropped"], &ledger["recorded"]);
+    let dropped = &ledger["dropped"];
+    let recorded = &ledger["recorded"];
     let [delivered, in_file, written] =
         [&ledger["delivered"], &recorded["in_file"], &recorded["written"]].map(count);
-    assert_eq!(delivered + count(&dropped["no_cell"]) + count(&dropped["ring_full"]), sent, "{ledger}");
+    assert_eq!(
+        delivered + count(&dropped["no_cell"]) + count(&dropped["ring_full"]),
+        sent,
+        "{ledger}"
+    );
     assert!(in_file <= written && written + count(&recorded["writer"]) <= delivered, "{ledger}");
     in_file
 }
@@ -153,7 +168,8 @@ fn a_disk_that_fails_ends_the_recording_with_an_error_and_whole_files() {
             if !is_thorough() && case % names.len() != place {
                 continue;
             }
-            let (bed, disk) = (Bed::new(1), Disk::mount());
+            let bed = Bed::new(1);
+            let disk = Disk::mount();
             let more = ["--file-size", "1M", "--sync", "200ms"];
             let running = start(&bed, &disk.path().join(name), DEEP, &more);
             // A compressed file is small, so the disk fails from the beginning.
@@ -165,14 +181,15 @@ fn a_disk_that_fails_ends_the_recording_with_an_error_and_whole_files() {
                 }
             });
             let mut generator = bed.generator();
-            let sent = generator.send(&[Load::new(0, 40_000).per_second(60_000)]).unwrap()[0].frames;
+            let sent =
+                generator.send(&[Load::new(0, 40_000).per_second(60_000)]).unwrap()[0].frames;
             let finished = running.finish();
             finished.assert_refused(1, &[words, disk.path().to_str().unwrap()]);
             let ledger = finished.ledger();
             assert!(count(&ledger["delivered"]) <= sent, "{ledger}");
             assert_eq!(ledger["lossless"], false, "{ledger}");
-            // It is unknown what a failed sync has lost, so the ledger counts only what is certainly on the
-            // disk.
+            // It is unknown what a failed sync has lost, so the ledger counts only what is
+            // certainly on the disk.
             let found = disk.after_power_loss();
             let there = files(if keeps { disk.path() } else { found.path() });
             assert_eq!(
@@ -181,7 +198,8 @@ fn a_disk_that_fails_ends_the_recording_with_an_error_and_whole_files() {
                 "{name}: {words}: {ledger}"
             );
             // The incomplete file does not have its final name.
-            let is_part = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "part");
+            let is_part =
+                |path: &PathBuf| path.extension().is_some_and(|extension| extension == "part");
             assert!(files(disk.path()).keys().any(is_part), "{name}: {words}");
         }
     }
@@ -195,7 +213,8 @@ fn short_writes_are_continued() {
     for (name, bytes, sent) in
         [("t-%i.pcapng", 60, 20_000), ("t-%i.pcap.gz", 60, 20_000), ("t-%i.pcapng", 1500, 2_000)]
     {
-        let (bed, disk) = (Bed::new(1), Disk::mount());
+        let bed = Bed::new(1);
+        let disk = Disk::mount();
         disk.set(|faults| faults.gulp = Some(1000));
         let running = start(&bed, &disk.path().join(name), DEEP, &["--file-size", "500K"]);
         let traffic = Traffic { sizes: Sizes::fixed(bytes), ..bed.traffic() };
@@ -212,7 +231,8 @@ fn a_slow_disk_is_reported_as_backlog_before_packets_are_lost_by_the_writer() {
     if !privileged() {
         return;
     }
-    let (bed, disk) = (Bed::new(1), Disk::mount());
+    let bed = Bed::new(1);
+    let disk = Disk::mount();
     // 30 MB/s arrive, and the disk writes 5.
     disk.set(|faults| faults.bytes_per_second = Some(5_000_000));
     let file = disk.path().join("t.pcapng");
@@ -230,24 +250,30 @@ fn a_slow_disk_is_reported_as_backlog_before_packets_are_lost_by_the_writer() {
     assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
     let numbers: Vec<u64> = packets(&file).iter().map(|(number, _)| *number).collect();
     assert!(numbers.len() as u64 == in_file && numbers.is_sorted_by(|a, b| a < b), "{ledger}");
-    let said =
-        |words: &str| finished.stderr.find(words).unwrap_or_else(|| panic!("{words:?}: {}", finished.stderr));
-    let (backlog, loss) = (said("packets wait for"), said("the writer's queue is full"));
+    let said = |words: &str| {
+        finished.stderr.find(words).unwrap_or_else(|| panic!("{words:?}: {}", finished.stderr))
+    };
+    let backlog = said("packets wait for");
+    let loss = said("the writer's queue is full");
     assert!(backlog < loss, "{}", finished.stderr);
 }
 
-/// `WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000` tests the documented limits, in a release build.
+/// `WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000` tests the documented limits, in a release
+/// build.
 #[test]
 fn a_stalled_disk_loses_no_packets_while_the_pool_has_room() {
     if !privileged() {
         return;
     }
-    let (seconds, rate) = (setting("WIRECAP_STALL_SECONDS", 2), setting("WIRECAP_STALL_RATE", 20_000));
+    let seconds = setting("WIRECAP_STALL_SECONDS", 2);
+    let rate = setting("WIRECAP_STALL_RATE", 20_000);
     // Seven eighths of the pool may wait, in addition to 14 pages.
     let chunks = (rate * (seconds + 1) / 64 * 8 / 7 + 64).to_string();
     for engine in ["xdp", "packet"].into_iter().take(if is_thorough() { 2 } else { 1 }) {
-        let (bed, disk) = (Bed::new(1), Disk::mount());
-        // On a veth, packet sockets receive the generator's frames only if an XDP program passes them.
+        let bed = Bed::new(1);
+        let disk = Disk::mount();
+        // On a veth, packet sockets receive the generator's frames only if an XDP program passes
+        // them.
         let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
         let file = disk.path().join("t.pcapng");
         let running = start(&bed, &file, &chunks, &["--engine", engine]);
@@ -256,7 +282,8 @@ fn a_stalled_disk_loses_no_packets_while_the_pool_has_room() {
         let sending = generator.start(&[Load::new(0, sent).per_second(rate)]).unwrap();
         thread::sleep(Duration::from_millis(500));
         disk.set(|faults| faults.is_stalled = true);
-        let (before, begin) = (disk.written_bytes(), Instant::now());
+        let before = disk.written_bytes();
+        let begin = Instant::now();
         thread::sleep(Duration::from_secs(seconds));
         assert_eq!(disk.written_bytes(), before, "it stood still for {:?}", begin.elapsed());
         disk.set(|faults| faults.is_stalled = false);
@@ -304,8 +331,8 @@ fn a_killed_process_leaves_complete_files_and_the_next_one_continues() {
         let mut generator = runs.bed.generator();
         let sending = generator.start(&[Load::endless(0).per_second(30_000)]).unwrap();
         thread::sleep(Duration::from_millis(chance.below(600)));
-        // Packets that can be read now must remain. Files that are renamed while the directory is read may be
-        // missed, so only the packets before the first gap count.
+        // Packets that can be read now must remain. Files that are renamed while the directory is
+        // read may be missed, so only the packets before the first gap count.
         let seen: BTreeSet<u64> =
             runs.new_files(&before).values().flatten().map(|(number, _)| *number).collect();
         let seen = (0..).take_while(|number| seen.contains(number)).count() as u64;
@@ -320,12 +347,14 @@ fn a_killed_process_leaves_complete_files_and_the_next_one_continues() {
         assert!(seen <= kept && kept <= sent, "{seen} were seen, {kept} of {sent} are there");
         // The next process completes the files that this one left, and loses none of their packets.
         let bed = &runs.bed;
-        let next = bed.run(Command::new(WIRECAP).args(["capture", "-i", "a1", "--duration", "10ms"]).args([
-            "--file-size",
-            "100K",
-            "-w",
-            pattern.to_str().unwrap(),
-        ]));
+        let next = bed.run(
+            Command::new(WIRECAP).args(["capture", "-i", "a1", "--duration", "10ms"]).args([
+                "--file-size",
+                "100K",
+                "-w",
+                pattern.to_str().unwrap(),
+            ]),
+        );
         next.assert_success();
         let completed = runs.new_files(&before);
         assert_eq!(first_packets(&completed), kept);
@@ -342,8 +371,10 @@ fn a_power_failure_loses_at_most_the_sync_time() {
     let sync = Duration::from_secs(2);
     let cases = [("t-%i.pcap", "1G"), ("t-%i.pcapng", "300K"), ("t-%i.pcapng.zst", "1G")];
     for (name, size) in cases.into_iter().take(if is_thorough() { 3 } else { 1 }) {
-        let (bed, disk) = (Bed::new(1), Disk::mount());
-        let running = start(&bed, &disk.path().join(name), DEEP, &["--file-size", size, "--sync", "2s"]);
+        let bed = Bed::new(1);
+        let disk = Disk::mount();
+        let running =
+            start(&bed, &disk.path().join(name), DEEP, &["--file-size", size, "--sync", "2s"]);
         let mut generator = bed.generator();
         let sending = generator.start(&[Load::endless(0).per_second(5000)]).unwrap();
         thread::sleep(Duration::from_millis(3300));
@@ -365,12 +396,14 @@ fn a_power_failure_loses_at_most_the_sync_time() {
         );
         // The next recording continues with the files found.
         let pattern = found.path().join(name);
-        let next = bed.run(Command::new(WIRECAP).args(["capture", "-i", "a1", "--duration", "10ms"]).args([
-            "--file-size",
-            size,
-            "-w",
-            pattern.to_str().unwrap(),
-        ]));
+        let next = bed.run(
+            Command::new(WIRECAP).args(["capture", "-i", "a1", "--duration", "10ms"]).args([
+                "--file-size",
+                size,
+                "-w",
+                pattern.to_str().unwrap(),
+            ]),
+        );
         next.assert_success();
         assert_eq!(first_packets(&files(found.path())), kept);
     }
@@ -382,11 +415,14 @@ fn an_incomplete_file_that_cannot_be_read_is_kept_and_the_next_recording_starts(
         return;
     }
     for name in NAMES {
-        let (bed, disk) = (Bed::new(1), Disk::mount());
+        let bed = Bed::new(1);
+        let disk = Disk::mount();
         let pattern = disk.path().join(name);
         let running = start(&bed, &pattern, DEEP, &["--file-size", "1G"]);
         bed.generator().send(&[Load::new(0, 5_000)]).unwrap();
-        wait_until(&format!("{name} has the packets"), || first_packets(&files(disk.path())) >= 5_000);
+        wait_until(&format!("{name} has the packets"), || {
+            first_packets(&files(disk.path())) >= 5_000
+        });
         running.signal(Signal::KILL);
         assert_eq!(running.finish_killed(), None, "a status");
         let [complete, next, last] =
@@ -403,7 +439,10 @@ fn an_incomplete_file_that_cannot_be_read_is_kept_and_the_next_recording_starts(
             disk.set(|faults| faults.read_error_behind = Some(readable));
             record();
             disk.set(|faults| faults.read_error_behind = None);
-            assert!(fs::read(&part).unwrap() == bytes && next.exists(), "{name}: error at {readable}");
+            assert!(
+                fs::read(&part).unwrap() == bytes && next.exists(),
+                "{name}: error at {readable}"
+            );
             fs::remove_file(&next).unwrap();
         }
         record();
@@ -413,14 +452,15 @@ fn an_incomplete_file_that_cannot_be_read_is_kept_and_the_next_recording_starts(
     }
 }
 
-/// What a killed process has written is not on the disk yet. The next one completes the file, and has it written before the
-/// file gets its name.
+/// What a killed process has written is not on the disk yet. The next one completes the file, and
+/// has it written before the file gets its name.
 #[test]
 fn a_file_that_the_next_process_completes_survives_a_power_failure() {
     if !privileged() {
         return;
     }
-    let (bed, disk) = (Bed::new(1), Disk::mount());
+    let bed = Bed::new(1);
+    let disk = Disk::mount();
     let pattern = disk.path().join("t-%i.pcap");
     let running = start(&bed, &pattern, DEEP, &["--file-size", "1G", "--sync", "none"]);
     bed.generator().send(&[Load::new(0, 1_000)]).unwrap();
@@ -436,7 +476,8 @@ fn a_file_that_the_next_process_completes_survives_a_power_failure() {
     let next = bed.run(Command::new(WIRECAP).args(arguments).arg(&pattern));
     next.assert_success();
     let found = disk.after_power_loss();
-    let bytes = fs::metadata(found.path().join("t-00001.pcap")).map_or(0, |metadata| metadata.len());
+    let bytes =
+        fs::metadata(found.path().join("t-00001.pcap")).map_or(0, |metadata| metadata.len());
     assert!(bytes > 1_000 * 60, "the completed file is on the disk, with {bytes} bytes");
     assert_eq!(first_packets(&files(found.path())), 1_000, "the completed file is on the disk");
 }
@@ -447,7 +488,8 @@ fn complete_files_survive_a_power_failure_unless_syncs_are_turned_off() {
         return;
     }
     for (sync, kept) in [("close", 1_000), ("none", 0)] {
-        let (bed, disk) = (Bed::new(1), Disk::mount());
+        let bed = Bed::new(1);
+        let disk = Disk::mount();
         let more = ["--file-packets", "500", "--sync", sync];
         let running = start(&bed, &disk.path().join("t-%i.pcap"), DEEP, &more);
         bed.generator().send(&[Load::new(0, 1_250)]).unwrap();
@@ -466,7 +508,8 @@ fn a_directory_that_is_removed_ends_the_recording_with_an_error() {
     if !privileged() {
         return;
     }
-    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
     let directory = folder.path().join("traces");
     fs::create_dir(&directory).unwrap();
     let running = start(&bed, &directory.join("t-%i.pcap"), DEEP, &["--file-size", "100K"]);
@@ -488,17 +531,21 @@ fn budgets_hold_at_every_moment_of_a_live_recording() {
     println!("WIRECAP_SEED={seed}");
     let mut chance = Chance(seed);
     for number in 0..if is_thorough() { 30 } else { 2 } {
-        let (bed, disk) = (Bed::new(1), Disk::mount());
+        let bed = Bed::new(1);
+        let disk = Disk::mount();
         let name = NAMES[number % NAMES.len()];
-        let (files_max, bytes) = (2 + chance.below(6), 4_200_000 + chance.below(3_000_000));
-        let (size, packets) = (100_000 + chance.below(1_900_000), 1000 + chance.below(20_000));
+        let files_max = 2 + chance.below(6);
+        let bytes = 4_200_000 + chance.below(3_000_000);
+        let size = 100_000 + chance.below(1_900_000);
+        let packets = 1000 + chance.below(20_000);
         let more = [
             ("--keep-files", files_max.to_string()),
             ("--keep-bytes", bytes.to_string()),
             ("--file-size", size.to_string()),
             ("--file-packets", packets.to_string()),
         ];
-        let more: Vec<&str> = more.iter().flat_map(|(option, value)| [*option, value.as_str()]).collect();
+        let more: Vec<&str> =
+            more.iter().flat_map(|(option, value)| [*option, value.as_str()]).collect();
         let running = start(&bed, &disk.path().join(name), DEEP, &more);
         let sent = 60_000;
         let mut generator = bed.generator();
@@ -513,8 +560,13 @@ fn budgets_hold_at_every_moment_of_a_live_recording() {
         assert_eq!(in_file(&finished, sent), sent, "{more:?}");
         let most = disk.most();
         assert!(most.0 <= bytes && most.1 as u64 <= files_max, "{most:?} with {name} {more:?}");
-        let left: Vec<u64> = files(disk.path()).values().flatten().map(|(number, _)| *number).collect();
-        assert!(gaps(&left).is_empty() && left.last() == Some(&(sent - 1)), "{more:?}: {:?}", gaps(&left));
+        let left: Vec<u64> =
+            files(disk.path()).values().flatten().map(|(number, _)| *number).collect();
+        assert!(
+            gaps(&left).is_empty() && left.last() == Some(&(sent - 1)),
+            "{more:?}: {:?}",
+            gaps(&left)
+        );
     }
 }
 
@@ -525,7 +577,8 @@ fn the_minimum_free_space_holds_while_other_programs_write() {
     }
     const ROOM: u64 = 8_000_000;
     const FLOOR: u64 = 3_000_000;
-    let (bed, disk) = (Bed::new(1), Disk::mount());
+    let bed = Bed::new(1);
+    let disk = Disk::mount();
     disk.set(|faults| faults.room = Some(ROOM));
     let more = ["--file-size", "500K", "--keep-free", &FLOOR.to_string()];
     let running = start(&bed, &disk.path().join("t-%i.pcap"), DEEP, &more);

@@ -1,5 +1,5 @@
-//! A long recording: memory, descriptors and threads do not grow, and every packet is accounted for.
-//! `make soak` runs it for an hour.
+//! A long recording: memory, descriptors and threads do not grow, and every packet is accounted
+//! for. `make soak` runs it for an hour.
 
 use std::fmt;
 use std::fs;
@@ -50,16 +50,20 @@ const MEMORY_KIB: u64 = 4096;
 /// Number of files kept.
 const KEPT: u64 = 10;
 
-/// `WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000`, in a release build.
+/// `WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000`, in a release
+/// build.
 #[test]
 fn a_long_recording_uses_no_more_memory_or_descriptors() {
     if !privileged() {
         return;
     }
-    let (seconds, rate) = (setting("WIRECAP_SOAK_SECONDS", 4), setting("WIRECAP_SOAK_RATE", 20_000));
-    let (sent, rotations) = (seconds * rate, setting("WIRECAP_SOAK_ROTATIONS", 40));
+    let seconds = setting("WIRECAP_SOAK_SECONDS", 4);
+    let rate = setting("WIRECAP_SOAK_RATE", 20_000);
+    let sent = seconds * rate;
+    let rotations = setting("WIRECAP_SOAK_ROTATIONS", 40);
     let packets = (sent / rotations).to_string();
-    let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+    let bed = Bed::new(1);
+    let folder = TempDir::new().unwrap();
     let kept = KEPT.to_string();
     let more = ["--file-packets", &packets, "--keep-files", &kept];
     // Room for two seconds of packets, in case the process gets no CPU time for a while.
@@ -92,9 +96,11 @@ fn a_long_recording_uses_no_more_memory_or_descriptors() {
     let most = |samples: &[Sample], of: fn(&Sample) -> u64| samples.iter().map(of).max().unwrap();
     let memory = |sample: &Sample| sample.memory_kib;
     assert!(most(rest, memory) <= most(first, memory) + MEMORY_KIB, "memory grows: {samples:?}");
-    for of in [|sample: &Sample| sample.descriptors as u64, |sample: &Sample| sample.threads as u64] {
+    for of in [|sample: &Sample| sample.descriptors as u64, |sample: &Sample| sample.threads as u64]
+    {
         assert!(most(rest, of) <= most(first, of) + 1, "descriptors or threads: {samples:?}");
     }
-    let left: Vec<u64> = files(folder.path()).values().flatten().map(|(number, _)| *number).collect();
+    let left: Vec<u64> =
+        files(folder.path()).values().flatten().map(|(number, _)| *number).collect();
     assert!(gaps(&left).is_empty() && left.last() == Some(&(sent - 1)), "{:?}", gaps(&left));
 }

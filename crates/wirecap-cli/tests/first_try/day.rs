@@ -31,7 +31,8 @@ pub(crate) enum As {
     Root,
     /// User nobody, with these rights in the form of setpriv: `,+net_raw`.
     User(&'static str),
-    /// The same user with the bounding set of a login, for whom only the file of the program has rights.
+    /// The same user with the bounding set of a login, for whom only the file of the program has
+    /// rights.
     Login,
 }
 
@@ -64,7 +65,8 @@ impl Day {
     /// A day of another user, with a copy of the command.
     pub(crate) fn of_user(who: As) -> Self {
         let day = Self::with(who);
-        // By another process: one that another thread starts would inherit the open file, and the copy could not be run.
+        // By another process: one that another thread starts would inherit the open file, and the
+        // copy could not be run.
         assert!(Command::new("cp").arg(WIRECAP).arg(day.program()).status().unwrap().success());
         day
     }
@@ -79,7 +81,8 @@ impl Day {
         }
         // Marks that others could make are ignored.
         fs::set_permissions(folder.path().join("marks"), Permissions::from_mode(0o755)).unwrap();
-        let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let near = Namespace::new().unwrap();
+        let far = Namespace::new().unwrap();
         let pairs = ["a", "b", "c"].map(|name| {
             let [near_end, far_end] = [format!("{name}0"), format!("{name}1")];
             VethPair::new((&near, &*near_end), (&far, &*far_end), 1, 1500).unwrap()
@@ -190,7 +193,8 @@ impl Day {
         self.types(line).assert_prints(&self.types_as(As::Root, other));
     }
 
-    /// Types a line after which a file has the packets that another line, of another program, writes to standard output.
+    /// Types a line after which a file has the packets that another line, of another program,
+    /// writes to standard output.
     #[track_caller]
     pub(crate) fn writes_as(&self, line: &str, file: &str, other: &str) {
         if !self.has_program_of(other) {
@@ -210,7 +214,8 @@ impl Day {
     fn has_program_of(&self, line: &str) -> bool {
         let program = line.split_whitespace().next().unwrap();
         let directories = PATH.split(':').map(Path::new);
-        let is_there = directories.map(|directory| directory.join(program)).any(|path| path.exists());
+        let is_there =
+            directories.map(|directory| directory.join(program)).any(|path| path.exists());
         if !is_there {
             skip(&format!("{program} is not installed"));
         }
@@ -230,7 +235,8 @@ impl Day {
         fs::remove_file(self.path("read.pcap")).unwrap();
         let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!(field(0), 0xa1b2_c3d4, "{ran:#?}");
-        let (mut packets, mut at) = (Vec::new(), 24);
+        let mut packets = Vec::new();
+        let mut at = 24;
         while at < bytes.len() {
             let micros = u64::from(field(at)) * 1_000_000 + u64::from(field(at + 4));
             let length = field(at + 8) as usize;
@@ -240,8 +246,9 @@ impl Day {
         packets
     }
 
-    /// Asserts that a file has `count` packets of those that are being sent, without gaps and unchanged: each `every`th,
-    /// of each the first `snap_len` bytes. Returns the number of the first one.
+    /// Asserts that a file has `count` packets of those that are being sent, without gaps and
+    /// unchanged: each `every`th, of each the first `snap_len` bytes. Returns the number of the
+    /// first one.
     #[track_caller]
     pub(crate) fn assert_live(&self, file: &str, count: usize, every: u64, snap_len: usize) -> u64 {
         let packets = self.packets(file);
@@ -319,14 +326,18 @@ impl Drop for Sending {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         let ended = self.thread.take().map(JoinHandle::join);
-        assert!(thread::panicking() || ended.is_none_or(|ended| ended.is_ok()), "a packet was not sent");
+        assert!(
+            thread::panicking() || ended.is_none_or(|ended| ended.is_ok()),
+            "a packet was not sent"
+        );
     }
 }
 
 /// UDP over IPv4, for port 53 or 9, with the packet's number.
 pub(crate) fn frame(number: u64) -> Vec<u8> {
     let port: u16 = if number.is_multiple_of(DNS_EVERY) { 53 } else { 9 };
-    let mut ip = vec![0x45, 0, 0, (LENGTH - 14) as u8, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let mut ip =
+        vec![0x45, 0, 0, (LENGTH - 14) as u8, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let sum: u32 = ip.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
     let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
     ip[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -348,7 +359,9 @@ fn number(frame: &[u8]) -> u64 {
 
 /// The names in a folder that begin so, sorted.
 pub(crate) fn names(folder: &Path, start: &str) -> Vec<String> {
-    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| name.starts_with(start)).collect();
     names.sort();
     names

@@ -61,18 +61,30 @@ fn written(day: &Day) {
         ("wirecap -r f.pcap -w dns.pcap port 53", "dns.pcap", "tcpdump -r f.pcap -w - port 53"),
         ("wirecap capture -r f.pcap -w f.pcapng", "f.pcapng", "editcap f.pcap -"),
         ("wirecap capture -r f.pcapng -w again.pcap", "again.pcap", "editcap -F pcap f.pcap -"),
-        ("wirecap capture -r f.pcap -s 50 -w short.pcap", "short.pcap", "editcap -F pcap -s 50 f.pcap -"),
+        (
+            "wirecap capture -r f.pcap -s 50 -w short.pcap",
+            "short.pcap",
+            "editcap -F pcap -s 50 f.pcap -",
+        ),
         ("wirecap capture -r f.pcap -c 10 -w ten.pcap", "ten.pcap", "tcpdump -r f.pcap -c 10 -w -"),
         ("wirecap capture -r f.pcap -w f.pcapng.gz", "f.pcapng.gz", "editcap f.pcap -"),
         ("wirecap capture -r f.pcapng.gz -w - > out.pcapng", "out.pcapng", "editcap f.pcap -"),
-        ("wirecap find a.pcap b.pcap -w all.pcap", "all.pcap", "mergecap -F pcap -w - a.pcap b.pcap"),
+        (
+            "wirecap find a.pcap b.pcap -w all.pcap",
+            "all.pcap",
+            "mergecap -F pcap -w - a.pcap b.pcap",
+        ),
         ("wirecap find rec -w rec.pcapng", "rec.pcapng", "mergecap -w - rec/a.pcap rec/b.pcap"),
         (
             "wirecap find f.pcap --from 2023-11-14T22:13:30 --to 2023-11-14T22:13:40 -w cut.pcap",
             "cut.pcap",
             "editcap -F pcap -A '2023-11-14 22:13:30' -B '2023-11-14 22:13:40' f.pcap -",
         ),
-        ("wirecap find rec/*.pcap port 53 -w found.pcap", "found.pcap", "tcpdump -r f.pcap -w - port 53"),
+        (
+            "wirecap find rec/*.pcap port 53 -w found.pcap",
+            "found.pcap",
+            "tcpdump -r f.pcap -w - port 53",
+        ),
     ] {
         day.writes_as(line, file, other);
     }
@@ -81,15 +93,18 @@ fn written(day: &Day) {
         "wirecap capture -r f.pcap -w - | tshark -r - -T fields -e frame.time_epoch -e udp.length",
         "tshark -r f.pcap -T fields -e frame.time_epoch -e udp.length",
     );
-    let compressed =
-        day.types("wirecap capture -r f.pcap -w f.pcap.zst && wirecap capture -r f.pcap.zst -w z.pcap");
+    let compressed = day.types(
+        "wirecap capture -r f.pcap -w f.pcap.zst && wirecap capture -r f.pcap.zst -w z.pcap",
+    );
     compressed.assert_success();
     assert_eq!(day.packets("z.pcap"), day.packets("f.pcap"));
 
-    // As people call it who know mergecap; the message has two names for files, and one for the result.
+    // As people call it who know mergecap; the message has two names for files, and one for the
+    // result.
     let advice = day.types("wirecap mergecap -w m.pcap a.pcap b.pcap").advice();
-    let line =
-        ["a.pcap", "b.pcap", "m.pcap"].iter().fold(advice, |line, name| line.replacen("FILE", name, 1));
+    let line = ["a.pcap", "b.pcap", "m.pcap"]
+        .iter()
+        .fold(advice, |line, name| line.replacen("FILE", name, 1));
     day.writes_as(&line, "m.pcap", "mergecap -F pcap -w - a.pcap b.pcap");
 
     // tcpdump would overwrite the file; with the flag that the message names, so does wirecap.
@@ -97,9 +112,12 @@ fn written(day: &Day) {
     assert!(refused.status == Some(1) && refused.stderr.contains("--force"), "{refused:#?}");
     day.writes_as("wirecap -r a.pcap -w m.pcap --force", "m.pcap", "tcpdump -r a.pcap -w -");
     // Never the file that is read.
-    for line in ["wirecap find m.pcap b.pcap -w m.pcap --force", "wirecap -r m.pcap -w m.pcap --force"] {
+    for line in
+        ["wirecap find m.pcap b.pcap -w m.pcap --force", "wirecap -r m.pcap -w m.pcap --force"]
+    {
         let refused = day.types(line);
-        let is_refused = refused.status == Some(2) && refused.stderr.contains("write to another one");
+        let is_refused =
+            refused.status == Some(2) && refused.stderr.contains("write to another one");
         assert!(is_refused, "was not refused: {refused:#?}");
     }
     assert_eq!(day.packets("m.pcap"), day.packets("a.pcap"));
@@ -110,7 +128,9 @@ fn searched(day: &Day) {
     assert_eq!(day.types("wirecap find f.pcap --count port 53").stdout, matching);
     let listed = day.types("wirecap find rec --list udp");
     assert!(
-        ["a", "b"].iter().all(|name| listed.stdout.contains(&format!("rec/{name}.pcap: 30 packets"))),
+        ["a", "b"]
+            .iter()
+            .all(|name| listed.stdout.contains(&format!("rec/{name}.pcap: 30 packets"))),
         "{listed:#?}"
     );
     day.types("wirecap index rec").assert_success();

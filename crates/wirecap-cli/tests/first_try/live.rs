@@ -52,7 +52,13 @@ fn recorded(day: &Day) {
         ("wirecap -nnvi a1 -s60 -c 5 -w r2.pcap udp port 53", "r2.pcap", 5, DNS_EVERY, 60),
         ("wirecap capture -i a1 -w r3.pcapng -c 100", "r3.pcapng", 100, 1, WHOLE),
         ("wirecap capture -i a1 -c 20 -w r4.pcap.gz port 53", "r4.pcap.gz", 20, DNS_EVERY, WHOLE),
-        ("wirecap capture -i a1 -f 'port 53' -a packets:5 -w r5.pcapng", "r5.pcapng", 5, DNS_EVERY, WHOLE),
+        (
+            "wirecap capture -i a1 -f 'port 53' -a packets:5 -w r5.pcapng",
+            "r5.pcapng",
+            5,
+            DNS_EVERY,
+            WHOLE,
+        ),
         ("wirecap capture -i any -c 9 -w r6.pcapng udp", "r6.pcapng", 9, 1, WHOLE),
         ("wirecap -i a1 -U -w - -c 7 > r7.pcapng", "r7.pcapng", 7, 1, WHOLE),
         ("wirecap -B 4096 -i a1 -Q in -c 7 -w r8.pcap", "r8.pcap", 7, 1, WHOLE),
@@ -80,7 +86,12 @@ fn rotated(day: &Day) {
     for (line, start, files, counts) in [
         ("wirecap capture -i a1 -w by-time-%H%M%S.pcap -G 1 -W 3", "by-time", 3, 2..usize::MAX),
         ("wirecap -i a1 -w by-size.pcap -C 2k -W 3 -c 60", "by-size", 3, 30..60),
-        ("wirecap capture -i a1 -w by-count.pcapng -b packets:10 -b files:2 -c 35", "by-count", 2, 15..16),
+        (
+            "wirecap capture -i a1 -w by-count.pcapng -b packets:10 -b files:2 -c 35",
+            "by-count",
+            2,
+            15..16,
+        ),
         ("wirecap capture -i a1 -w by-flag-%i.pcap --file-packets 10 -c 35", "by-flag", 4, 35..36),
     ] {
         let ran = day.types(line);
@@ -93,7 +104,8 @@ fn rotated(day: &Day) {
         assert!(counts.contains(&packets.len()), "{} packets: {ran:#?}", packets.len());
         day.assert_in_order(start, &packets, 1, WHOLE);
     }
-    let compressed = day.types("wirecap capture -i a1 -w zipped-%i.pcap --file-packets 10 -c 20 -z gzip");
+    let compressed =
+        day.types("wirecap capture -i a1 -w zipped-%i.pcap --file-packets 10 -c 20 -z gzip");
     compressed.assert_success();
     let names = names(&day.path(""), "zipped");
     assert!(names.len() == 2 && names.iter().all(|name| name.ends_with(".pcap.gz")), "{names:?}");
@@ -102,12 +114,14 @@ fn rotated(day: &Day) {
 fn piped(day: &Day) {
     day.types("wirecap capture -i a1 -w - -c 10 | tcpdump -nr -").assert_lines(10);
     // A reader that leaves ends the capture.
-    let left = day.types("{ wirecap capture -i a1 -U -w - 'not port 22'; echo $? >&2; } | tshark -nr - -c 3");
+    let left = day
+        .types("{ wirecap capture -i a1 -U -w - 'not port 22'; echo $? >&2; } | tshark -nr - -c 3");
     left.assert_lines(3);
     assert!(left.stderr.lines().any(|line| line == "0"), "{left:#?}");
     let stats = day.types("wirecap capture -i a1 -w - -c 20 | wirecap stats -r - --json").json();
     assert_eq!(stats["packets"], 20, "{stats}");
-    let found = day.types("wirecap capture -i a1 -w - -c 30 | wirecap capture -r - -w piped.pcap port 53");
+    let found =
+        day.types("wirecap capture -i a1 -w - -c 30 | wirecap capture -r - -w piped.pcap port 53");
     found.assert_success();
     day.assert_live("piped.pcap", 10, DNS_EVERY, WHOLE);
     day.types("mkfifo pipe; wirecap capture -i a1 -c 4 -w pipe & tcpdump -nr pipe").assert_lines(4);
@@ -120,17 +134,25 @@ fn counted(day: &Day) {
         "wirecap profile -i a1 -c 20 --json",
     ] {
         let ledger = day.types(line).json();
-        assert!(ledger["delivered"].as_u64().unwrap() >= 20 && ledger["lossless"] == true, "{ledger}");
+        assert!(
+            ledger["delivered"].as_u64().unwrap() >= 20 && ledger["lossless"] == true,
+            "{ledger}"
+        );
     }
     let stats = day.types("wirecap stats -i a1 -c 20 --json udp").json();
     assert_eq!(stats["packets"], 20, "{stats}");
     let ledger = day.types("wirecap capture -i a1 -c 20 --json -w j.pcap").json();
-    assert_eq!((&ledger["recorded"]["in_file"], &ledger["lossless"]), (&20.into(), &true.into()), "{ledger}");
+    assert_eq!(
+        (&ledger["recorded"]["in_file"], &ledger["lossless"]),
+        (&20.into(), &true.into()),
+        "{ledger}"
+    );
 }
 
 /// A running capture, asked and changed by others.
 fn controlled(day: &Day) {
-    let capture = day.starts(false, "wirecap capture -i a1 -w day-%i.pcap --file-packets 1000000 --name day");
+    let capture =
+        day.starts(false, "wirecap capture -i a1 -w day-%i.pcap --file-packets 1000000 --name day");
     wait_until("the capture can be asked", || day.types("wirecap status day").status == Some(0));
     let listed = day.types("wirecap status");
     assert!(listed.stdout.contains("day"), "{listed:#?}");
@@ -145,7 +167,10 @@ fn controlled(day: &Day) {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     assert_eq!(names(&day.path(""), "day-").len(), 2);
     let gone = day.types("wirecap stop day");
-    assert!(day.types(gone.advice().split(" lists").next().unwrap()).status == Some(0), "{gone:#?}");
+    assert!(
+        day.types(gone.advice().split(" lists").next().unwrap()).status == Some(0),
+        "{gone:#?}"
+    );
 }
 
 /// Starts tcpdump at the near end, and returns when it captures.

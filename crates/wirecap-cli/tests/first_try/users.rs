@@ -40,7 +40,10 @@ fn a_user_without_rights_reads_files_and_is_told_how_to_capture() {
     }
     for line in ["wirecap replay f.pcap -i a1", "wirecap generate -i a1 -c 1"] {
         let refused = day.types(line);
-        assert!(refused.status == Some(1) && refused.stderr.contains("CAP_NET_RAW"), "{refused:#?}");
+        assert!(
+            refused.status == Some(1) && refused.stderr.contains("CAP_NET_RAW"),
+            "{refused:#?}"
+        );
     }
     let refused = day.types("wirecap dedicate a1");
     assert!(refused.stderr.contains("sudo wirecap dedicate a1"), "{refused:#?}");
@@ -63,10 +66,14 @@ fn a_user_with_cap_net_raw_alone_captures_sends_and_forwards() {
     // The engine xdp needs more, and the message names it.
     let refused = day.types("wirecap capture -i a1 --engine xdp -c 3 -w x.pcap");
     let advice = refused.advice();
-    assert!(refused.stderr.contains("CAP_BPF") && !refused.stderr.contains("locked memory"), "{refused:#?}");
+    assert!(
+        refused.stderr.contains("CAP_BPF") && !refused.stderr.contains("locked memory"),
+        "{refused:#?}"
+    );
     if set_rights(&day, &advice) {
         let _sending = day.sending(&day.pairs[0].sender);
-        day.types_as(As::Login, "wirecap capture -i a1 --engine xdp -c 3 -w x.pcap").assert_success();
+        day.types_as(As::Login, "wirecap capture -i a1 --engine xdp -c 3 -w x.pcap")
+            .assert_success();
         day.assert_live("x.pcap", 3, 1, 1000);
     }
 }
@@ -77,7 +84,8 @@ fn the_recipe_of_the_guide_is_enough_for_every_command() {
         return;
     }
     let day = Day::of_user(As::Login);
-    let recipe = GUIDE.lines().find(|line| line.starts_with("sudo setcap ")).expect("the guide has it");
+    let recipe =
+        GUIDE.lines().find(|line| line.starts_with("sudo setcap ")).expect("the guide has it");
     let recipe = recipe.replace("/usr/local/bin/wirecap", day.program().to_str().unwrap());
     if !set_rights(&day, &recipe) {
         return;

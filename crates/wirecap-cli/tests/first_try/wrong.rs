@@ -1,4 +1,5 @@
-//! Wrong command lines: the message names the cause and the next step, in two lines at most, and what it suggests works.
+//! Wrong command lines: the message names the cause and the next step, in two lines at most, and
+//! what it suggests works.
 
 use std::collections::HashSet;
 
@@ -6,7 +7,8 @@ use wirecap_testbed::privileged;
 
 use crate::day::{As, Day, Ran};
 
-/// A wrong line; what its message names as the cause, and as the next step; and a line that takes the step.
+/// A wrong line; what its message names as the cause, and as the next step; and a line that takes
+/// the step.
 ///
 /// The last one is empty if there is nothing to type.
 type Wrong = (&'static str, &'static str, &'static str, &'static str);
@@ -35,7 +37,12 @@ const COMMANDS: &[Wrong] = &[
         "wirecap capture -r FILE -w FILE",
         "wirecap capture -r f.pcap -w edit.pcap",
     ),
-    ("wirecap capinfos f.pcap", "no command capinfos", "wirecap stats FILE", "wirecap stats f.pcap"),
+    (
+        "wirecap capinfos f.pcap",
+        "no command capinfos",
+        "wirecap stats FILE",
+        "wirecap stats f.pcap",
+    ),
     (
         "wirecap tcpreplay -i b1 f.pcap",
         "no command tcpreplay",
@@ -43,8 +50,18 @@ const COMMANDS: &[Wrong] = &[
         "wirecap replay f.pcap -i b1 -x 9999",
     ),
     ("wirecap tcpdump -ni a1", "no command tcpdump", "wirecap -i DEV", "wirecap -i a1 -c 1"),
-    ("wirecap tshark -r f.pcap", "no command tshark", "wirecap show -r FILE", "wirecap show -r f.pcap"),
-    ("wirecap bridge a1 b1", "no command bridge", "wirecap forward DEV DEV", "wirecap forward a1 b1 -c 1"),
+    (
+        "wirecap tshark -r f.pcap",
+        "no command tshark",
+        "wirecap show -r FILE",
+        "wirecap show -r f.pcap",
+    ),
+    (
+        "wirecap bridge a1 b1",
+        "no command bridge",
+        "wirecap forward DEV DEV",
+        "wirecap forward a1 b1 -c 1",
+    ),
     ("wirecap interfaces", "no command interfaces", "wirecap devices", "wirecap devices"),
     ("wirecap frobnicate", "no command frobnicate", "wirecap --help", "wirecap --help"),
     ("wirecap a1", "no command a1", "wirecap -i a1", "wirecap -i a1 -c 1"),
@@ -91,7 +108,12 @@ const MISSING: &[Wrong] = &[
         "wirecap capture -i DEV -w FILE",
         "wirecap capture -i a1 -w missing.pcap -c 1",
     ),
-    ("wirecap capture -i a1", "needs --write FILE", "wirecap show -i a1", "wirecap show -i a1 -c 1"),
+    (
+        "wirecap capture -i a1",
+        "needs --write FILE",
+        "wirecap show -i a1",
+        "wirecap show -i a1 -c 1",
+    ),
     ("wirecap -w x.pcap", "needs --interface", "add -i DEV", "wirecap -i a1 -w add.pcap -c 1"),
     (
         "wirecap capture a1 -w x.pcap",
@@ -119,7 +141,12 @@ const MISSING: &[Wrong] = &[
     ),
     ("wirecap forward a1", "needs B", "wirecap forward eth1 eth2", ""),
     ("wirecap stop", "needs NAME", "wirecap status", "wirecap status"),
-    ("wirecap stop nosuch", "no running capture is named nosuch", "wirecap status", "wirecap status"),
+    (
+        "wirecap stop nosuch",
+        "no running capture is named nosuch",
+        "wirecap status",
+        "wirecap status",
+    ),
     ("wirecap release b1", "b1 is not dedicated", "wirecap devices", "wirecap devices"),
     ("wirecap -i eht1", "no interface eht1", "a1", "wirecap -i a1 -c 1"),
     ("wirecap capture -i a2 -w x.pcap", "no interface a2", "a1", ""),
@@ -135,9 +162,19 @@ const MISSING: &[Wrong] = &[
     ("wirecap find f.pcap nosuch.pcap -w x.pcap", "nosuch.pcap: no such file", "no such file", ""),
     ("wirecap stats nosuch", "nosuch: no such file", "no such file", ""),
     ("wirecap capture -i a1 -w /no/such/x.pcap", "/no/such", "No such file or directory", ""),
-    ("wirecap capture -i a1 -F nosuch -w x.pcap", "cannot read nosuch", "No such file or directory", ""),
+    (
+        "wirecap capture -i a1 -F nosuch -w x.pcap",
+        "cannot read nosuch",
+        "No such file or directory",
+        "",
+    ),
     ("wirecap -ni a1 -F nosuch", "cannot read nosuch", "No such file or directory", ""),
-    ("wirecap capture --config nosuch.conf", "cannot read nosuch.conf", "No such file or directory", ""),
+    (
+        "wirecap capture --config nosuch.conf",
+        "cannot read nosuch.conf",
+        "No such file or directory",
+        "",
+    ),
     ("wirecap capture -i a1 -w x.pcap -Z nosuch", "no user nosuch", "-Z nosuch", ""),
 ];
 
@@ -169,7 +206,12 @@ const VALUES: &[Wrong] = &[
     ("wirecap capture -i a1 -w x.pcap --engine dpdk", "--engine dpdk", "auto, xdp or packet", ""),
     ("wirecap capture -i a1 -w x.pcap -Q rx", "rx", "in, out or inout", ""),
     ("wirecap capture -i a1 -w x.pcap -T 600", "600", "0 to 100", ""),
-    ("wirecap capture -i a1 -w x.pcap --http 0.0.0.0:80", "not a loopback address", "127.0.0.1:80", ""),
+    (
+        "wirecap capture -i a1 -w x.pcap --http 0.0.0.0:80",
+        "not a loopback address",
+        "127.0.0.1:80",
+        "",
+    ),
     (
         "wirecap capture -i a1 -w x.pcap.bz2",
         "does not compress to .bz2",
@@ -231,7 +273,12 @@ const VALUES: &[Wrong] = &[
         "--engine auto or packet",
         "wirecap capture -i any --engine packet -w any.pcap -c 1",
     ),
-    ("echo hello there > text.pcap; wirecap -r text.pcap", "neither pcapng nor pcap", "which is text", ""),
+    (
+        "echo hello there > text.pcap; wirecap -r text.pcap",
+        "neither pcapng nor pcap",
+        "which is text",
+        "",
+    ),
     ("printf '\\3757zXZ.....' > f.xz; wirecap -r f.xz", "compressed by xz", "xz -d", ""),
     (
         "wirecap -r rec",
@@ -245,7 +292,12 @@ const VALUES: &[Wrong] = &[
         "wirecap find rec -w FILE",
         "wirecap find rec -w directory.pcap",
     ),
-    ("wirecap capture -r f.pcap -w f.pcap --force", "f.pcap is the input file", "write to another one", ""),
+    (
+        "wirecap capture -r f.pcap -w f.pcap --force",
+        "f.pcap is the input file",
+        "write to another one",
+        "",
+    ),
     (
         "wirecap find f.pcap a.pcap -w a.pcap --force",
         "a.pcap is one of the files that are read",
@@ -324,7 +376,12 @@ const HABITS: &[Wrong] = &[
         "wirecap capture -i DEV -w FILE",
         "wirecap capture -i a1 -w show.pcap -c 1",
     ),
-    ("wirecap show -r f.pcap -Q in", "-Q has no effect on a file", "omit it", "wirecap show -r f.pcap"),
+    (
+        "wirecap show -r f.pcap -Q in",
+        "-Q has no effect on a file",
+        "omit it",
+        "wirecap show -r f.pcap",
+    ),
     (
         "wirecap capture -i a1 -w x.pcap -P",
         "no option -P",
@@ -376,7 +433,12 @@ const HABITS: &[Wrong] = &[
         "wirecap find FILE FILTER | wirecap capture -r - -c 5 -w FILE",
         "wirecap find f.pcap udp | wirecap capture -r - -c 5 -w five.pcap",
     ),
-    ("wirecap find -r f.pcap", "no option -r", "wirecap find FILE FILTER", "wirecap find f.pcap udp --count"),
+    (
+        "wirecap find -r f.pcap",
+        "no option -r",
+        "wirecap find FILE FILTER",
+        "wirecap find f.pcap udp --count",
+    ),
     (
         "wirecap replay -r f.pcap -i b1",
         "no option -r",
@@ -440,7 +502,10 @@ fn judge(day: &Day, table: &[Wrong]) {
     for (line, cause, step, works) in table {
         let ran = day.types(line);
         assert_short(&ran);
-        assert!(ran.stderr.contains(cause) && ran.stderr.contains(step), "{cause:?}, {step:?}: {ran:#?}");
+        assert!(
+            ran.stderr.contains(cause) && ran.stderr.contains(step),
+            "{cause:?}, {step:?}: {ran:#?}"
+        );
         assert_commands_exist(day, &ran, &mut known);
         assert!(!day.path("x.pcap").exists(), "{ran:#?}");
         if works.is_empty() {
@@ -488,11 +553,22 @@ fn a_message_names_the_missing_right_and_how_to_get_it() {
         ("wirecap dedicate a1", "requires root", "sudo wirecap dedicate a1"),
         ("wirecap release a1", "requires root", "sudo wirecap release a1"),
         ("wirecap -r b.pcap", "cannot open b.pcap", "Permission denied"),
-        ("wirecap capture -r f.pcap -w closed/x.pcap", "cannot write to closed/x.pcap", "Permission denied"),
-        ("wirecap capture -i a1 -w closed/x.pcap", "cannot write to closed/x.pcap", "Permission denied"),
+        (
+            "wirecap capture -r f.pcap -w closed/x.pcap",
+            "cannot write to closed/x.pcap",
+            "Permission denied",
+        ),
+        (
+            "wirecap capture -i a1 -w closed/x.pcap",
+            "cannot write to closed/x.pcap",
+            "Permission denied",
+        ),
     ] {
         let ran = day.types(line);
         assert_short(&ran);
-        assert!(ran.stderr.contains(cause) && ran.stderr.contains(step), "{cause:?}, {step:?}: {ran:#?}");
+        assert!(
+            ran.stderr.contains(cause) && ran.stderr.contains(step),
+            "{cause:?}, {step:?}: {ran:#?}"
+        );
     }
 }

@@ -23,8 +23,9 @@ fn the_filter_of_a_running_forward_changes_and_drop_stays() {
     for engine in ENGINES {
         let mut bed = Bed::new(1, 1500);
         let name = format!("test-{}-{engine}", process::id());
-        let forwarder =
-            bed.forward(&format!("--engine {engine} -R 64 --name {name} --filter tcp --drop udp_port_7"));
+        let forwarder = bed.forward(&format!(
+            "--engine {engine} -R 64 --name {name} --filter tcp --drop udp_port_7"
+        ));
         let status = || {
             let (status, text) = ask(&["status", &name, "--json"]);
             assert_eq!(status, Some(0), "{text}");
@@ -49,7 +50,10 @@ fn the_filter_of_a_running_forward_changes_and_drop_stays() {
         forwarder.signal(Signal::USR1);
         forwarder.wait_for("so far:");
         let (code, text) = ask(&["stop", &name]);
-        assert!(code == Some(0) && text.contains("2 packets delivered; lossless: yes"), "{code:?} {text}");
+        assert!(
+            code == Some(0) && text.contains("2 packets delivered; lossless: yes"),
+            "{code:?} {text}"
+        );
         let ledger = forwarder.finish().ledger();
         assert_eq!(at(&ledger, "/delivered"), 2, "{ledger}");
         assert!(!counts_all || at(&ledger, "/filtered") == 4, "{ledger}");

@@ -1,5 +1,5 @@
-//! Two hosts, the box between them, the command that runs in the box, and the counters that its ledger is
-//! compared with.
+//! Two hosts, the box between them, the command that runs in the box, and the counters that its
+//! ledger is compared with.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read};
@@ -40,20 +40,21 @@ impl Bed {
     /// Two hosts that send no packets.
     pub(crate) fn new(queue_count: u32, mtu_bytes: u32) -> Self {
         let inline = Inline::new(queue_count, mtu_bytes).and_then(Inline::dedicated).unwrap();
-        let [left, right] = [&inline.left, &inline.right].map(|host| Counters::of(&host.interface).unwrap());
+        let [left, right] =
+            [&inline.left, &inline.right].map(|host| Counters::of(&host.interface).unwrap());
         let ports = [&inline.left, &inline.right].map(|host| Counters::of(&host.port).unwrap());
         Self { inline, left, right, ports }
     }
 
-    /// Assigns addresses to both hosts, and turns their checksum offload off. From now on they also send
-    /// packets of their own, so forwarding should already run.
+    /// Assigns addresses to both hosts, and turns their checksum offload off. From now on they also
+    /// send packets of their own, so forwarding should already run.
     pub(crate) fn wake_hosts(&self) {
         self.inline.set_checksum_offload(false).unwrap();
         self.inline.add_addresses().unwrap();
     }
 
-    /// Starts the command, with options separated by blanks (`_` for a blank within an option), and waits
-    /// until it forwards.
+    /// Starts the command, with options separated by blanks (`_` for a blank within an option), and
+    /// waits until it forwards.
     pub(crate) fn forward(&self, options: &str) -> Forwarder {
         let forwarder = self.start(options);
         forwarder.wait_for("forwarding");
@@ -99,8 +100,8 @@ impl Bed {
         self.right.since_start().unwrap().rx_packets
     }
 
-    /// Stops the hosts, waits for packets in flight, ends the command, and compares its ledger with the
-    /// counters of the hosts' interfaces.
+    /// Stops the hosts, waits for packets in flight, ends the command, and compares its ledger with
+    /// the counters of the hosts' interfaces.
     #[track_caller]
     pub(crate) fn finish(&mut self, forwarder: Forwarder) -> Value {
         // An interface with addresses sends packets at any time.
@@ -115,14 +116,15 @@ impl Bed {
         ledger
     }
 
-    /// Checks that each port received what its host sent, that each host received what its port sent, and
-    /// that each received packet was sent or is in the ledger with the reason why not.
+    /// Checks that each port received what its host sent, that each host received what its port
+    /// sent, and that each received packet was sent or is in the ledger with the reason why not.
     #[track_caller]
     pub(crate) fn check_books(&mut self, ledger: &Value) {
-        let (left, right) = (self.left.since_start().unwrap(), self.right.since_start().unwrap());
+        let left = self.left.since_start().unwrap();
+        let right = self.right.since_start().unwrap();
         let is_one_way = number(ledger, "/ways/1/from").is_none();
-        // A full veth ring rejects a frame. If it was sent as an XDP frame, only the ledger counts it; if a
-        // host's own stack sent it, the host counts it as `tx_dropped`.
+        // A full veth ring rejects a frame. If it was sent as an XDP frame, only the ledger counts
+        // it; if a host's own stack sent it, the host counts it as `tx_dropped`.
         let refused_by_cable = left.xdp_xmit_errors() + right.xdp_xmit_errors();
         if ledger["engine"] == "xdp"
             && let Some(device) = number(ledger, "/dropped/device")
@@ -139,23 +141,32 @@ impl Bed {
             }
             let port = port(ledger, to);
             let rings = ledger["rings"].as_array().unwrap().iter();
-            let of_port = |ring: &&Value| ring["name"].as_str().unwrap().starts_with(&format!("{from}@"));
-            let (mut delivered, mut lost, mut lost_by_queues) = (0, 0, 0);
+            let of_port =
+                |ring: &&Value| ring["name"].as_str().unwrap().starts_with(&format!("{from}@"));
+            let mut delivered = 0;
+            let mut lost = 0;
+            let mut lost_by_queues = 0;
             for ring in rings.filter(of_port) {
                 delivered += at(ring, "/delivered");
                 let no_room = at(ring, "/dropped/no_cell") + at(ring, "/dropped/ring_full");
-                lost += no_room + at(ring, "/dropped/other") + number(ring, "/filtered").unwrap_or(0);
+                lost +=
+                    no_room + at(ring, "/dropped/other") + number(ring, "/filtered").unwrap_or(0);
                 lost_by_queues += no_room;
             }
-            let way = ledger["ways"].as_array().unwrap().iter().find(|way| way["from"] == from).unwrap();
-            let unsent: u64 =
-                port["dropped"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+            let way =
+                ledger["ways"].as_array().unwrap().iter().find(|way| way["from"] == from).unwrap();
+            let unsent: u64 = port["dropped"]
+                .as_object()
+                .unwrap()
+                .values()
+                .map(|count| count.as_u64().unwrap())
+                .sum();
             assert_eq!(at(port, "/waiting"), 0, "{ledger:#}");
             assert_eq!(at(port, "/taken"), at(port, "/sent") + unsent, "{ledger:#}");
             assert_eq!(delivered, at(port, "/taken") + at(way, "/no_room"), "{ledger:#}");
             assert_eq!(arrived, at(port, "/sent"), "{from} to {to}: {ledger:#}");
-            // The losses of the port's queues include the rings' losses and frames for which the driver had
-            // no memory. With frames of several cells they exceed the rings' losses.
+            // The losses of the port's queues include the rings' losses and frames for which the
+            // driver had no memory. With frames of several cells they exceed the rings' losses.
             let of_queues: u64 = port_counters.rx_queues.iter().map(|queue| queue.drops).sum();
             let received = delivered + lost;
             if filtered_is_known(ledger) {
@@ -180,7 +191,8 @@ fn filtered_is_known(ledger: &Value) -> bool {
 /// The ledger of one port.
 #[track_caller]
 pub(crate) fn port<'a>(ledger: &'a Value, name: &str) -> &'a Value {
-    let mut ports = ledger["ports"].as_array().unwrap_or_else(|| panic!("no ports: {ledger:#}")).iter();
+    let mut ports =
+        ledger["ports"].as_array().unwrap_or_else(|| panic!("no ports: {ledger:#}")).iter();
     ports.find(|port| port["name"] == name).unwrap_or_else(|| panic!("no {name}: {ledger:#}"))
 }
 
@@ -204,7 +216,8 @@ pub(crate) struct Forwarder {
 
 impl Forwarder {
     fn of(mut child: Child) -> Self {
-        let (mut stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let mut stdout = child.stdout.take().unwrap();
+        let stderr = child.stderr.take().unwrap();
         let said = Arc::new(Mutex::new(String::new()));
         let noted = Arc::clone(&said);
         let stderr = thread::spawn(move || {
@@ -234,9 +247,13 @@ impl Forwarder {
     pub(crate) fn wait_for(&self, words: &str) {
         let deadline = Instant::now() + PATIENCE;
         while !self.said().contains(words) {
-            let ended =
-                self.stderr.as_ref().is_some_and(JoinHandle::is_finished) && !self.said().contains(words);
-            assert!(!ended && Instant::now() < deadline, "it did not say {words:?} but {}", self.said());
+            let ended = self.stderr.as_ref().is_some_and(JoinHandle::is_finished)
+                && !self.said().contains(words);
+            assert!(
+                !ended && Instant::now() < deadline,
+                "it did not say {words:?} but {}",
+                self.said()
+            );
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -282,7 +299,8 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// The output of `--json` if the command succeeded: with status 3 if packets were lost, otherwise 0.
+    /// The output of `--json` if the command succeeded: with status 3 if packets were lost,
+    /// otherwise 0.
     #[track_caller]
     pub(crate) fn ledger(&self) -> Value {
         let ledger: Value =

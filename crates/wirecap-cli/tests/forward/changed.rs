@@ -92,10 +92,17 @@ fn only_matching_packets_pass_and_packets_to_drop_do_not() {
             let recording = Recording::at(&bed.inline.right);
             bed.send(&sent);
             let arrived = recording.finish(expected.len() as u64);
-            assert!(arrived.iter().eq(expected.iter().map(|(_, frame)| *frame)), "{engine} {options}");
+            assert!(
+                arrived.iter().eq(expected.iter().map(|(_, frame)| *frame)),
+                "{engine} {options}"
+            );
             let ledger = bed.finish(forwarder);
             if engine == "xdp" {
-                assert_eq!(at(&ledger, "/filtered"), 120 - expected.len() as u64, "{options}: {ledger:#}");
+                assert_eq!(
+                    at(&ledger, "/filtered"),
+                    120 - expected.len() as u64,
+                    "{options}: {ledger:#}"
+                );
             }
         }
     }
@@ -114,8 +121,12 @@ fn a_mirror_records_packets_as_received() {
             "--engine {engine} -R 16 --workers 1 --rewrite vlan=push:5 --drop arp --mirror {}",
             file.display()
         );
-        let expected: Vec<&Vec<u8>> =
-            sent.iter().enumerate().filter(|(index, _)| index % 6 != 3).map(|(_, frame)| frame).collect();
+        let expected: Vec<&Vec<u8>> = sent
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| index % 6 != 3)
+            .map(|(_, frame)| frame)
+            .collect();
         let (arrived, _) = through(&options, &sent, expected.len() as u64);
         assert!(arrived.iter().all(|frame| frame[12..16] == [0x81, 0x00, 0x00, 0x05]), "{engine}");
         let mut reader = Reader::open(&file).unwrap();
@@ -125,7 +136,12 @@ fn a_mirror_records_packets_as_received() {
             assert!(record.timestamp.is_some_and(|time| time.unix_seconds() > 1_600_000_000));
             recorded.push(record.data.to_vec());
         }
-        assert!(recorded.iter().eq(expected), "{engine}: {} of {} recorded", recorded.len(), arrived.len());
+        assert!(
+            recorded.iter().eq(expected),
+            "{engine}: {} of {} recorded",
+            recorded.len(),
+            arrived.len()
+        );
         let capinfos = Command::new("capinfos").arg("-I").arg(&file).output().unwrap();
         let info = String::from_utf8_lossy(&capinfos.stdout);
         assert!(info.contains("Name = left") && info.contains("Name = right"), "{info}");
@@ -174,7 +190,11 @@ fn a_mirror_whose_reader_leaves_ends_and_loses_nothing() {
     let finished = forwarder.interrupt();
     let ledger = finished.ledger();
     assert_eq!(ledger["lossless"], true, "a reader that left is no loss: {}", finished.stderr);
-    assert!(finished.stderr.contains("mirror: its reader closed it and left "), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("mirror: its reader closed it and left "),
+        "{}",
+        finished.stderr
+    );
     let [delivered, in_file, unread] =
         ["/delivered", "/recorded/in_file", "/recorded/unread"].map(|name| at(&ledger, name));
     assert_eq!((delivered, in_file + unread), (2000, 2000), "{ledger:#}");
@@ -194,10 +214,17 @@ fn the_transit_times_of_packets_are_reported() {
         let ledger = finished.ledger();
         bed.check_books(&ledger);
         let way = &ledger["ways"][0];
-        assert_eq!((way["from"].as_str(), at(way, "/latency_ns/packets")), (Some("left"), 500), "{ledger:#}");
+        assert_eq!(
+            (way["from"].as_str(), at(way, "/latency_ns/packets")),
+            (Some("left"), 500),
+            "{ledger:#}"
+        );
         assert!(at(way, "/latency_ns/min") > 0, "{ledger:#}");
         assert!(at(way, "/latency_ns/median") <= at(way, "/latency_ns/max"), "{ledger:#}");
-        assert!(finished.stderr.contains("from left to right: 500 packets, shortest"), "{finished:#?}");
+        assert!(
+            finished.stderr.contains("from left to right: 500 packets, shortest"),
+            "{finished:#?}"
+        );
         assert!(finished.stderr.contains("from right to left: no packets"), "{finished:#?}");
     }
 }
@@ -213,7 +240,8 @@ fn a_warning_names_a_host_that_forwards_as_well() {
     bed.inline.middle.run_in(switch_on).unwrap();
     let finished = bed.forward("-R 4").interrupt();
     assert_eq!(finished.ledger()["engine"], "packet");
-    for words in ["left is a port of bridge", "right is a port of bridge", "net.ipv4.ip_forward=0"] {
+    for words in ["left is a port of bridge", "right is a port of bridge", "net.ipv4.ip_forward=0"]
+    {
         assert!(finished.stderr.contains(words), "{words:?} is not in {finished:#?}");
     }
 }

@@ -48,10 +48,11 @@ fn a_flapping_interface_costs_packets_that_are_all_accounted_for() {
     let forwarder = bed.forward("--engine xdp -M 64 -R 64");
     let traffic = Traffic::to(&bed.inline.right.interface);
     let mut generator = Generator::new(&bed.inline.left.interface, &traffic).unwrap();
-    // A veth without NAPI loses XDP frames without counting them, but frames from an AF_XDP socket are
-    // ordinary packets.
+    // A veth without NAPI loses XDP frames without counting them, but frames from an AF_XDP socket
+    // are ordinary packets.
     thread::scope(|scope| {
-        let sending = scope.spawn(|| generator.send(&[Load::new(0, 60_000).per_second(30_000)]).unwrap());
+        let sending =
+            scope.spawn(|| generator.send(&[Load::new(0, 60_000).per_second(30_000)]).unwrap());
         for _ in 0..6 {
             thread::sleep(Duration::from_millis(150));
             bed.inline.right.port.set_up(false).unwrap();
@@ -118,7 +119,11 @@ fn while_one_direction_is_stalled_the_other_continues_without_loss() {
         }
         bed.wait_for_returns(1000);
         // A jam passes one frame in 80 seconds.
-        assert!(bed.arrived() < arrived + 10, "{} frames arrived in a jam", bed.arrived() - arrived);
+        assert!(
+            bed.arrived() < arrived + 10,
+            "{} frames arrived in a jam",
+            bed.arrived() - arrived
+        );
 
         jam.clear().unwrap();
         // The port is known to be free only after a frame has been sent.
@@ -148,13 +153,18 @@ fn an_interface_that_is_removed_ends_the_command_with_its_name() {
     if !privileged() {
         return;
     }
-    for (engine, options) in [("xdp", ""), ("xdp", "--one-way"), ("packet", ""), ("packet", "--one-way")] {
+    for (engine, options) in
+        [("xdp", ""), ("xdp", "--one-way"), ("packet", ""), ("packet", "--one-way")]
+    {
         let bed = Bed::new(1, 1500);
         let forwarder = bed.forward(&format!("--engine {engine} -R 16 {options}"));
         bed.send(&frames(10));
         bed.inline.right.port.delete().unwrap();
         let finished = forwarder.finish();
         finished.refused(1, &["right"]);
-        assert!(finished.stderr.contains("removed") || finished.stderr.contains("gone"), "{finished:#?}");
+        assert!(
+            finished.stderr.contains("removed") || finished.stderr.contains("gone"),
+            "{finished:#?}"
+        );
     }
 }

@@ -54,7 +54,9 @@ fn iperf3(from: &Host, to: &Host, address: &str, options: &str) -> Value {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         let mut client = Command::new("timeout");
-        client.args([&limit, "iperf3", "-J", "-c", address, "-t", &time]).args(options.split_whitespace());
+        client
+            .args([&limit, "iperf3", "-J", "-c", address, "-t", &time])
+            .args(options.split_whitespace());
         let output = from.run(&mut client).unwrap();
         let result: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stdout)));
@@ -81,7 +83,8 @@ fn ping_bulk_transfers_and_datagrams_pass_over_ipv4_and_ipv6() {
         let mut bed = Bed::new(1, 1500);
         let forwarder = bed.forward(&format!("--engine {engine} -R 64"));
         bed.wake_hosts();
-        let (left, right) = (&bed.inline.left, &bed.inline.right);
+        let left = &bed.inline.left;
+        let right = &bed.inline.right;
         for address in [right.ipv4, right.ipv6] {
             ping(left, address, 56);
             ping(left, address, 1400);
@@ -113,11 +116,13 @@ fn jumbo_frames_carry_transfers_too() {
         return;
     }
     let _lock = loss_lock().unwrap();
-    for engine in ENGINES.into_iter().filter(|engine| *engine != "xdp" || frames_of_several_cells()) {
+    for engine in ENGINES.into_iter().filter(|engine| *engine != "xdp" || frames_of_several_cells())
+    {
         let mut bed = Bed::new(1, 9000);
         let forwarder = bed.forward(&format!("--engine {engine} -R 64"));
         bed.wake_hosts();
-        let (left, right) = (&bed.inline.left, &bed.inline.right);
+        let left = &bed.inline.left;
+        let right = &bed.inline.right;
         ping(left, right.ipv4, 8972);
         ping(left, right.ipv6, 8952);
         assert!(bytes(&iperf3(left, right, right.ipv4, "")) > 0);
@@ -135,7 +140,8 @@ fn in_advanced_mode_a_worker_helps_with_anothers_connections() {
     // With a threshold of 0, either worker may process any chunk.
     let forwarder = bed.forward("--engine xdp -R 64 -T 0 --workers 2");
     bed.wake_hosts();
-    let (left, right) = (&bed.inline.left, &bed.inline.right);
+    let left = &bed.inline.left;
+    let right = &bed.inline.right;
     assert!(bytes(&iperf3(left, right, right.ipv4, "")) > 0);
     bed.finish(forwarder);
 }
@@ -160,8 +166,8 @@ fn only_a_host_that_leaves_checksums_to_hardware_is_reported() {
                 if sent >= 20 && (!offload || has_said()) {
                     break;
                 }
-                // The other host answers that the port is closed, which may be returned as an error of the
-                // next call.
+                // The other host answers that the port is closed, which may be returned as an error
+                // of the next call.
                 let _ = socket.send_to(b"to whom it may concern", &address);
                 thread::sleep(Duration::from_millis(5));
             }
@@ -176,6 +182,9 @@ fn only_a_host_that_leaves_checksums_to_hardware_is_reported() {
             usize::from(offload),
             "{finished:#?}"
         );
-        assert!(finished.status.success() && !finished.stderr.contains("come from right"), "{finished:#?}");
+        assert!(
+            finished.status.success() && !finished.stderr.contains("come from right"),
+            "{finished:#?}"
+        );
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use wirecap_testbed::{
-    Counters, Generator, Load, SteadySender, Ticks, Traffic, Watch, drop_program, loss_lock, pass_program,
-    privileged, repeat_if_disturbed,
+    Counters, Generator, Load, SteadySender, Ticks, Traffic, Watch, drop_program, loss_lock,
+    pass_program, privileged, repeat_if_disturbed,
 };
 
 use crate::bed::{Bed, ENGINES, at, port};
@@ -51,17 +51,25 @@ fn at_overload_every_sent_frame_arrived_or_is_in_the_ledger() {
         assert_eq!(at(port, "/sent"), arrived, "{ledger:#}");
         assert_eq!(at(port, "/taken"), at(&ledger, "/delivered"), "{ledger:#}");
         assert_eq!(at(&ledger, "/offered"), frames, "{ledger:#}");
-        let unsent: u64 =
-            port["dropped"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
-        let lost: u64 =
-            ledger["dropped"].as_object().unwrap().values().map(|count| count.as_u64().unwrap_or(0)).sum();
+        let unsent: u64 = port["dropped"]
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|count| count.as_u64().unwrap())
+            .sum();
+        let lost: u64 = ledger["dropped"]
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|count| count.as_u64().unwrap_or(0))
+            .sum();
         assert_eq!(frames, arrived + unsent + lost, "{ledger:#}");
         assert!(arrived > 0 && lost + unsent > 0, "no overload: {ledger:#}");
     }
 }
 
-/// Heavy processing and skewed queues: workers need 100 us per packet, and the queues receive 1.6 and 0.2
-/// times the capacity of a worker. Returns the number of packets sent, and the ledger.
+/// Heavy processing and skewed queues: workers need 100 us per packet, and the queues receive 1.6
+/// and 0.2 times the capacity of a worker. Returns the number of packets sent, and the ledger.
 fn skewed(watch: &Watch, options: &str) -> Result<(u64, Value), String> {
     let mut bed = Bed::new(2, 1500);
     let forwarder =
@@ -90,7 +98,8 @@ fn with_heavy_processing_and_skewed_queues_advanced_mode_forwards_what_basic_mod
         let (_, basic) = skewed(watch, "--basic")?;
         let surplus = (LOADS[0] - 1.0) * WORKER_RATE * load_time().as_secs_f64() - POOL_CELLS;
         assert!(surplus > 0.0, "the pool has room for all");
-        let (lost, least) = (at(&basic, "/dropped/no_cell") as f64, 0.98 * surplus);
+        let lost = at(&basic, "/dropped/no_cell") as f64;
+        let least = 0.98 * surplus;
         if lost >= least { Ok(()) } else { Err(format!("{lost} of {surplus} lost: {basic:#}")) }
     });
     for order in ["--ordered", "--unordered"] {
@@ -98,7 +107,11 @@ fn with_heavy_processing_and_skewed_queues_advanced_mode_forwards_what_basic_mod
             let (sent, advanced) = skewed(watch, &format!("-T 60 {order}"))?;
             assert!(at(&advanced, "/offloaded_chunks") > 0, "{advanced:#}");
             let is_lossless = at(port(&advanced, "right"), "/sent") == sent;
-            if is_lossless { Ok(()) } else { Err(format!("packets of {sent} were lost: {advanced:#}")) }
+            if is_lossless {
+                Ok(())
+            } else {
+                Err(format!("packets of {sent} were lost: {advanced:#}"))
+            }
         });
     }
 }

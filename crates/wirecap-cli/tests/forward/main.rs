@@ -1,4 +1,5 @@
-//! `wirecap forward` between two hosts: all frames of one arrive at the other, and the ledger balances.
+//! `wirecap forward` between two hosts: all frames of one arrive at the other, and the ledger
+//! balances.
 //!
 //! With `WIRECAP_TRANSFER_SECONDS=180`, each transfer takes 180 seconds instead of one.
 

@@ -9,7 +9,9 @@ use crate::bed::{Bed, WIRECAP};
 /// Runs the command in a namespace. Returns the exit status and standard error.
 fn run(namespace: &Namespace, program: &str, arguments: &str) -> (Option<i32>, String) {
     let mut command = Command::new(program);
-    command.args(arguments.split_whitespace().map(|word| word.replace('_', " "))).stdin(Stdio::null());
+    command
+        .args(arguments.split_whitespace().map(|word| word.replace('_', " ")))
+        .stdin(Stdio::null());
     let output = namespace.run_in(|| command.output()).unwrap().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
@@ -47,7 +49,10 @@ fn impossible_values_are_rejected_with_a_reason() {
     }
     bed.inline.right.port.set_up(false).unwrap();
     let (code, said) = run(&bed.inline.middle, WIRECAP, "forward left right");
-    assert!(code == Some(1) && said.contains("right") && said.contains("ip link set right up"), "{said}");
+    assert!(
+        code == Some(1) && said.contains("right") && said.contains("ip link set right up"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -58,7 +63,8 @@ fn an_alternative_interface_name_is_accepted() {
     let bed = Bed::new(1, 1500);
     let (code, said) = run(&bed.inline.middle, "ip", "link property add dev left altname entrance");
     assert_eq!(code, Some(0), "{said}");
-    let (code, said) = run(&bed.inline.middle, WIRECAP, "forward entrance right --duration 100ms -R 4");
+    let (code, said) =
+        run(&bed.inline.middle, WIRECAP, "forward entrance right --duration 100ms -R 4");
     assert!(code == Some(0) && said.contains("left to right: 0 packets"), "{said}");
     let (code, said) = run(&bed.inline.middle, WIRECAP, "forward entrance left");
     assert!(code == Some(2) && said.contains("itself"), "{said}");

@@ -18,8 +18,8 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// A frame of this many bytes, with the headers selected by `kind`: an unknown type, IPv4, IPv6, the type of
-/// ARP, one VLAN tag, or two.
+/// A frame of this many bytes, with the headers selected by `kind`: an unknown type, IPv4, IPv6,
+/// the type of ARP, one VLAN tag, or two.
 pub(crate) fn frame(kind: usize, seed: u64, frame_bytes: usize) -> Vec<u8> {
     let header: &[u8] = match kind % 6 {
         0 => &[0x88, 0xb5],
@@ -37,10 +37,17 @@ pub(crate) fn frame(kind: usize, seed: u64, frame_bytes: usize) -> Vec<u8> {
 
 /// Sends frames of these lengths, and compares them with those that arrive.
 #[track_caller]
-fn pass_unchanged(engine: &str, mtu_bytes: u32, lengths: impl Iterator<Item = usize>, options: &str) {
+fn pass_unchanged(
+    engine: &str,
+    mtu_bytes: u32,
+    lengths: impl Iterator<Item = usize>,
+    options: &str,
+) {
     let kinds_of = |length: usize| [length % 4, 4 + length % 2];
     let mut frames: Vec<Vec<u8>> = lengths
-        .flat_map(|length| kinds_of(length).map(|kind| frame(kind, (length * 6 + kind) as u64, length)))
+        .flat_map(|length| {
+            kinds_of(length).map(|kind| frame(kind, (length * 6 + kind) as u64, length))
+        })
         .collect();
     let mut bed = Bed::new(1, mtu_bytes);
     let forwarder = bed.forward(&format!("--engine {engine} {options}"));
@@ -49,8 +56,8 @@ fn pass_unchanged(engine: &str, mtu_bytes: u32, lengths: impl Iterator<Item = us
     let mut arrived = recording.finish(frames.len() as u64);
     let ledger = bed.finish(forwarder);
     assert_eq!(arrived.len(), frames.len(), "{engine}: {ledger:#}");
-    // The others do not wait for a worker that gets no CPU time for too long; the ledger counts its late
-    // packets.
+    // The others do not wait for a worker that gets no CPU time for too long; the ledger counts its
+    // late packets.
     if at(port(&ledger, "right"), "/late") > 0 {
         println!("out of order: {ledger:#}");
         [&mut frames, &mut arrived].into_iter().for_each(|frames| frames.sort_unstable());
@@ -86,7 +93,8 @@ fn jumbo_frames_pass_unchanged() {
     }
     let _lock = loss_lock().unwrap();
     let lengths = (60..=9014).step_by(37).chain([1791, 1792, 1793, 3584, 3585, 9014]);
-    for engine in ENGINES.into_iter().filter(|engine| *engine != "xdp" || frames_of_several_cells()) {
+    for engine in ENGINES.into_iter().filter(|engine| *engine != "xdp" || frames_of_several_cells())
+    {
         pass_unchanged(engine, 9000, lengths.clone(), "-R 64 --workers 1");
     }
 }

@@ -18,10 +18,11 @@ const OFFER: u8 = b'o';
 const REPETITION: Duration = Duration::from_millis(300);
 const PATIENCE_S: u64 = 6;
 
-/// A DHCP client, as far as a capture is concerned: it broadcasts its question, receives the answer, which is sent to its
-/// hardware address, by a packet socket, and adds the address.
+/// A DHCP client, as far as a capture is concerned: it broadcasts its question, receives the
+/// answer, which is sent to its hardware address, by a packet socket, and adds the address.
 pub(crate) fn by_dhcp(cable: &VethPair) -> Arrival {
-    let (server, host) = (cable.sender.clone(), cable.receiver.clone());
+    let server = cable.sender.clone();
+    let host = cable.receiver.clone();
     Box::new(move || {
         let mut asked = PacketReceiver::on(&server).unwrap();
         let mut answers = PacketReceiver::on(&host).unwrap();
@@ -43,7 +44,8 @@ pub(crate) fn by_dhcp(cable: &VethPair) -> Arrival {
 fn receives(receiver: &mut PacketReceiver, kind: u8) -> bool {
     let wanted = marked(kind, 0);
     let deadline = Instant::now() + REPETITION;
-    while let Ok(Some(frame)) = receiver.receive(deadline.saturating_duration_since(Instant::now())) {
+    while let Ok(Some(frame)) = receiver.receive(deadline.saturating_duration_since(Instant::now()))
+    {
         if frame.ends_with(&wanted) {
             return true;
         }
@@ -60,12 +62,16 @@ const NETWORK: [u16; 4] = [0x2001, 0xdb8, 9, 0];
 
 /// The kernel of the host, which accepts router advertisements, and a router that sends some.
 pub(crate) fn by_router_advertisement(cable: &VethPair) -> (IpAddr, Arrival) {
-    let (router, host) = (cable.sender.clone(), cable.receiver.clone());
+    let router = cable.sender.clone();
+    let host = cable.receiver.clone();
     for (interface, accepts) in [(&router, "0"), (&host, "1")] {
         let setting = |name: &str| format!("net/ipv6/conf/{}/{name}", interface.name);
-        for (name, value) in
-            [("accept_ra", accepts), ("autoconf", accepts), ("dad_transmits", "0"), ("disable_ipv6", "0")]
-        {
+        for (name, value) in [
+            ("accept_ra", accepts),
+            ("autoconf", accepts),
+            ("dad_transmits", "0"),
+            ("disable_ipv6", "0"),
+        ] {
             sysctl(&interface.namespace, &setting(name), value);
         }
     }
@@ -94,11 +100,12 @@ fn has_address(host: &Interface, address: Ipv6Addr) -> bool {
 
 /// A router advertisement (RFC 4861) that announces the network for autonomous configuration.
 fn advertisement(router: &Interface) -> Vec<u8> {
-    let (source, everybody) =
-        (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
+    let source = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    let everybody = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     let [x, y, z, w] = NETWORK;
     let prefix = Ipv6Addr::new(x, y, z, w, 0, 0, 0, 0);
-    // Type, code, checksum, hop limit, flags, and a lifetime of 1800 s; reachable time and retransmission timer.
+    // Type, code, checksum, hop limit, flags, and a lifetime of 1800 s; reachable time and
+    // retransmission timer.
     let mut message = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
     // The prefix: on link, autonomous, valid for 3600 s, preferred for 1800 s.
     message.extend([3, 4, 64, 0xc0, 0, 0, 14, 16, 0, 0, 7, 8, 0, 0, 0, 0]);
@@ -110,7 +117,8 @@ fn advertisement(router: &Interface) -> Vec<u8> {
     message[2..4].copy_from_slice(&checksum.to_be_bytes());
 
     let ethernet = [&[0x33, 0x33, 0, 0, 0, 1][..], &router.mac, &[0x86, 0xdd]].concat();
-    let header = [&[0x60, 0, 0, 0][..], &length, &[58, 255], &source.octets(), &everybody.octets()].concat();
+    let header =
+        [&[0x60, 0, 0, 0][..], &length, &[58, 255], &source.octets(), &everybody.octets()].concat();
     [ethernet, header, message].concat()
 }
 

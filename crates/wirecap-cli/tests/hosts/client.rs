@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, ipproto, recv, send, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, ipproto, recv, send,
+    socket_with,
 };
 use wirecap_testbed::{Namespace, uninterrupted};
 
@@ -24,7 +25,8 @@ pub(crate) const REQUEST: u8 = b'r';
 pub(crate) const BURST: u8 = b'b';
 
 const TCP_PORT: u16 = 7000;
-/// In seconds: a request that is not answered by then was lost. An answer takes a millisecond; a busy machine may delay it.
+/// In seconds: a request that is not answered by then was lost. An answer takes a millisecond; a
+/// busy machine may delay it.
 const ANSWER_TIMEOUT_S: u64 = 3;
 /// The client gives up after this many requests without an answer.
 const UNANSWERED_MAX: usize = 2;
@@ -110,8 +112,10 @@ impl Client {
     pub(crate) fn start(namespace: &Namespace, server: IpAddr) -> Self {
         let caller = || Caller { next: 0.into(), unanswered: Mutex::default(), end: false.into() };
         let callers = [Arc::new(caller()), Arc::new(caller())];
-        let (pinging, requesting) = (Arc::clone(&callers[0]), Arc::clone(&callers[1]));
-        let (here, there) = (namespace.clone(), namespace.clone());
+        let pinging = Arc::clone(&callers[0]);
+        let requesting = Arc::clone(&callers[1]);
+        let here = namespace.clone();
+        let there = namespace.clone();
         let threads = vec![
             thread::spawn(move || {
                 let socket = here.run_in(|| ping_socket(server)).unwrap().unwrap();
@@ -154,7 +158,8 @@ impl Client {
         let failures = kinds.map(|(kind, caller)| {
             let unanswered = caller.unanswered.lock().unwrap();
             let next = caller.next.load(Ordering::Acquire);
-            (!unanswered.is_empty()).then(|| format!("{kind} {unanswered:?} of {next} were not answered"))
+            (!unanswered.is_empty())
+                .then(|| format!("{kind} {unanswered:?} of {next} were not answered"))
         });
         failures.flatten().collect()
     }

@@ -38,7 +38,8 @@ impl Running {
     pub(crate) fn start(namespace: &Namespace, command: &mut Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = namespace.run_in(|| command.spawn()).unwrap().unwrap();
-        let (mut stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let mut stdout = child.stdout.take().unwrap();
+        let stderr = child.stderr.take().unwrap();
         let said = Arc::new(Mutex::new(String::new()));
         let noted = Arc::clone(&said);
         let reading = vec![

@@ -15,14 +15,17 @@ pub(crate) struct Lacking(pub(crate) String);
 
 pub(crate) type Built = Result<Host, Lacking>;
 
-/// How a host's use of the interface shows on a port that the operator has marked as dedicated to capture.
+/// How a host's use of the interface shows on a port that the operator has marked as dedicated to
+/// capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
     /// The host uses it already, visibly: the mark is wrong, and `auto` selects `packet`.
     Visible,
-    /// The host begins to use it during the capture: `auto` selects `xdp` first, then returns the interface to the host.
+    /// The host begins to use it during the capture: `auto` selects `xdp` first, then returns the
+    /// interface to the host.
     Later,
-    /// Nothing in the interface's namespace shows it. The mark is what `auto` has: it selects `xdp`, and warns.
+    /// Nothing in the interface's namespace shows it. The mark is what `auto` has: it selects
+    /// `xdp`, and warns.
     Hidden,
 }
 
@@ -53,7 +56,8 @@ pub(crate) struct Host {
 impl Host {
     /// A client at 10.9.0.1 that is connected by a cable to `port` of a machine without an address.
     pub(crate) fn behind(cable: &VethPair) -> Self {
-        let (client, namespace) = (cable.sender.namespace.clone(), cable.receiver.namespace.clone());
+        let client = cable.sender.namespace.clone();
+        let namespace = cable.receiver.namespace.clone();
         run(&client, &format!("ip address add 10.9.0.1/24 dev {}", cable.sender.name));
         Self {
             client,
@@ -80,7 +84,8 @@ impl Host {
 
 /// A new client and machine, and the cable between them: `far` to `port`.
 pub(crate) fn cable() -> VethPair {
-    let (client, machine) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let client = Namespace::new().unwrap();
+    let machine = Namespace::new().unwrap();
     if let Ok(kind) = env::var("WIRECAP_HOSTS_NICS") {
         let [sender, receiver] = [(&client, "0", "far"), (&machine, "1", "port")]
             .map(|(namespace, end, name)| take_nic(&format!("{kind}{end}"), namespace, name));
@@ -90,12 +95,16 @@ pub(crate) fn cable() -> VethPair {
     VethPair::new((&client, "far"), (&machine, "port"), 1, 1500).unwrap()
 }
 
-/// Moves a NIC of the virtual machine to the namespace. The kernel moves it back when the namespace ends, where another name
-/// still finds it.
+/// Moves a NIC of the virtual machine to the namespace. The kernel moves it back when the namespace
+/// ends, where another name still finds it.
 fn take_nic(nic: &str, namespace: &Namespace, name: &str) -> Interface {
-    let (here, lasting) = (Namespace::current().unwrap(), format!("nic-{nic}"));
-    let _has_it_already = try_run(&here, &format!("ip link property add dev {nic} altname {lasting}"));
-    wait_until(&format!("{nic} is back"), || try_run(&here, &format!("ip link set {lasting} down")).is_ok());
+    let here = Namespace::current().unwrap();
+    let lasting = format!("nic-{nic}");
+    let _has_it_already =
+        try_run(&here, &format!("ip link property add dev {nic} altname {lasting}"));
+    wait_until(&format!("{nic} is back"), || {
+        try_run(&here, &format!("ip link set {lasting} down")).is_ok()
+    });
     run(&here, &format!("ip link set {lasting} netns {} name {name}", path(namespace)));
     run(namespace, &format!("ip link set {name} up"));
     Interface::find(namespace, name).unwrap()
@@ -154,7 +163,8 @@ fn output_of(namespace: &Namespace, command: &mut Command) -> Result<(), String>
     }
 }
 
-/// Whether this program runs in the virtual machine, whose kernel can build all hosts, and whose processors are emulated.
+/// Whether this program runs in the virtual machine, whose kernel can build all hosts, and whose
+/// processors are emulated.
 pub(crate) fn is_whole_kernel() -> bool {
     env::var_os("WIRECAP_WHOLE_KERNEL").is_some_and(|value| value == "1")
 }
@@ -168,7 +178,10 @@ pub(crate) fn patience(seconds: u64) -> Duration {
 #[track_caller]
 pub(crate) fn sysctl(namespace: &Namespace, name: &str, value: &str) {
     let path = format!("/proc/sys/{name}");
-    namespace.run_in(|| fs::write(&path, value)).unwrap().unwrap_or_else(|error| panic!("{path}: {error}"));
+    namespace
+        .run_in(|| fs::write(&path, value))
+        .unwrap()
+        .unwrap_or_else(|error| panic!("{path}: {error}"));
 }
 
 /// The namespace's path, as the command `ip` takes it: `ip link set DEV netns PATH`.

@@ -1,8 +1,10 @@
-//! A capture with `--engine auto` never cuts off a host: each kind of host is built in namespaces, and its client is
-//! answered while captures start, run and end on its interface; nothing is lost for the capture either.
+//! A capture with `--engine auto` never cuts off a host: each kind of host is built in namespaces,
+//! and its client is answered while captures start, run and end on its interface; nothing is lost
+//! for the capture either.
 //!
-//! A kind that this kernel cannot build says SKIP. `make hosts` runs this program in the virtual machine, whose kernel
-//! can build all of them (`WIRECAP_WHOLE_KERNEL=1`: there a skip is a failure).
+//! A kind that this kernel cannot build says SKIP. `make hosts` runs this program in the virtual
+//! machine, whose kernel can build all of them (`WIRECAP_WHOLE_KERNEL=1`: there a skip is a
+//! failure).
 //!
 //! A client pings the host and asks it by TCP without a pause, while captures start, run and end on
 //! the interface and on `any`, first unmarked, then dedicated. All requests must be answered. Each

@@ -109,8 +109,13 @@ pub(crate) fn observe(mut host: Host, target: Target, mark: Mark) -> Vec<String>
     }
     let recorded = Recorded::read(&file, host.interface);
     failures.extend(check_verdict(&finished, &recorded));
-    if host.far.is_some() && recorded.of_kind(BURST) != (BURST_FRAMES as usize, BURST_FRAMES as usize) {
-        failures.push(format!("{:?} of {BURST_FRAMES} frames are in the file", recorded.of_kind(BURST)));
+    if host.far.is_some()
+        && recorded.of_kind(BURST) != (BURST_FRAMES as usize, BURST_FRAMES as usize)
+    {
+        failures.push(format!(
+            "{:?} of {BURST_FRAMES} frames are in the file",
+            recorded.of_kind(BURST)
+        ));
     }
     if let (Some(first), Some(last)) = (first, last) {
         // A capture that began with xdp continues with received packets only.
@@ -149,7 +154,8 @@ fn send_burst(far: &Interface, destination: [u8; 6]) {
     let mut sender = PacketSender::on(far).unwrap();
     for number in 0..BURST_FRAMES {
         // The EtherType of local experiments: no host answers.
-        let frame = [&destination[..], &far.mac, &[0x88, 0xb5], &[0; 30], &marked(BURST, number)].concat();
+        let frame =
+            [&destination[..], &far.mac, &[0x88, 0xb5], &[0; 30], &marked(BURST, number)].concat();
         sender.send(&frame).unwrap();
     }
 }
@@ -166,18 +172,27 @@ fn check_verdict(finished: &Finished, recorded: &Recorded) -> Vec<String> {
     for name in ["/delivered", "/recorded/in_file"] {
         let count = ledger.pointer(name).and_then(Value::as_u64);
         if count != Some(recorded.packets) {
-            failures.push(format!("{name} is {count:?}, and the file has {} packets", recorded.packets));
+            failures.push(format!(
+                "{name} is {count:?}, and the file has {} packets",
+                recorded.packets
+            ));
         }
     }
     failures
 }
 
 /// Each exchange is in the file as often as it passes the interface. TCP may repeat a segment.
-fn check_exchanges(passes: usize, recorded: &Recorded, first: [u32; 2], last: [u32; 2]) -> Option<String> {
+fn check_exchanges(
+    passes: usize,
+    recorded: &Recorded,
+    first: [u32; 2],
+    last: [u32; 2],
+) -> Option<String> {
     let wrong = |kind, index: usize, is_right: fn(usize, usize) -> bool| {
         // The first one may have begun before the capture.
         let numbers = first[index] + 1..last[index];
-        let wrong = numbers.clone().filter(|number| !is_right(recorded.count(kind, *number), passes));
+        let wrong =
+            numbers.clone().filter(|number| !is_right(recorded.count(kind, *number), passes));
         wrong.map(|number| (number, recorded.count(kind, number))).collect::<Vec<_>>()
     };
     let pings = wrong(PING, 0, |count, passes| count == passes);

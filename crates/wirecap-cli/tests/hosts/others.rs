@@ -22,7 +22,8 @@ const COMMANDS: [&str; 6] = [
     "forward IF spare --one-way --mirror FILE --no-control",
 ];
 
-/// Runs the commands on the host one after the other while its client asks it, and returns what was wrong.
+/// Runs the commands on the host one after the other while its client asks it, and returns what was
+/// wrong.
 pub(crate) fn run_all(build: fn() -> Built, mark: Mark) -> Vec<String> {
     let host = build().unwrap_or_else(|lacking| panic!("{lacking:?}"));
     if mark == Mark::Present && host.usage == Use::Hidden {
@@ -30,14 +31,18 @@ pub(crate) fn run_all(build: fn() -> Built, mark: Mark) -> Vec<String> {
     }
     let _spare = container(&host.namespace, "spare");
     let _server = Server::start(&host.server, host.address);
-    assert!(reaches(&host.client, host.address, SETTLING), "the host cannot be reached before the commands");
+    assert!(
+        reaches(&host.client, host.address, SETTLING),
+        "the host cannot be reached before the commands"
+    );
     let client = started(&host);
     let mut failures = Vec::new();
     for line in COMMANDS {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("file").display().to_string();
         let mut command = wirecap(&host, &folder, mark);
-        let words = line.split(' ').map(|word| word.replace("IF", host.interface).replace("FILE", &file));
+        let words =
+            line.split(' ').map(|word| word.replace("IF", host.interface).replace("FILE", &file));
         command.args(words);
         let running = Running::start(&host.namespace, &mut command);
         let words = if line.starts_with("forward") { "forwarding" } else { "capturing" };

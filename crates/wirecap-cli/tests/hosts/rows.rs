@@ -1,4 +1,5 @@
-//! The table: one function for each kind of host. All use 10.9.0.1 for the client and 10.9.0.2 for the server.
+//! The table: one function for each kind of host. All use 10.9.0.1 for the client and 10.9.0.2 for
+//! the server.
 
 use std::fs::{self, File};
 
@@ -9,7 +10,9 @@ use wirecap_testbed::{
 };
 
 use crate::arrival;
-use crate::host::{Built, Host, Lacking, Use, cable, container, path, run, run_if_possible, script, sysctl};
+use crate::host::{
+    Built, Host, Lacking, Use, cable, container, path, run, run_if_possible, script, sysctl,
+};
 
 /// A host that has its address on the port.
 pub(crate) fn plain() -> Built {
@@ -25,15 +28,16 @@ pub(crate) fn dhcp_pending() -> Built {
     Ok(Host { usage: Use::Later, arrival: Some(arrival), ..Host::behind(&cable) })
 }
 
-/// A host that waits for a router advertisement: no process listens, the kernel configures the address.
+/// A host that waits for a router advertisement: no process listens, the kernel configures the
+/// address.
 pub(crate) fn slaac_pending() -> Built {
     let cable = cable();
     let (address, arrival) = arrival::by_router_advertisement(&cable);
     Ok(Host { address, usage: Use::Hidden, arrival: Some(arrival), ..Host::behind(&cable) })
 }
 
-/// A machine without addresses that connects the client, at `port`, with a container, at `lxc`, in a way that the caller
-/// adds.
+/// A machine without addresses that connects the client, at `port`, with a container, at `lxc`, in
+/// a way that the caller adds.
 fn with_container() -> (Host, [Interface; 2]) {
     let cable = cable();
     let inner = container(&cable.receiver.namespace, "lxc");
@@ -55,8 +59,12 @@ pub(crate) fn mirred() -> Built {
     let (host, _) = with_container();
     for (from, to) in [("port", "lxc"), ("lxc", "port")] {
         run_if_possible(&host.namespace, &format!("tc qdisc add dev {from} ingress"))?;
-        let filter = format!("tc filter add dev {from} parent ffff: protocol all u32 match u32 0 0");
-        run_if_possible(&host.namespace, &format!("{filter} action mirred egress redirect dev {to}"))?;
+        let filter =
+            format!("tc filter add dev {from} parent ffff: protocol all u32 match u32 0 0");
+        run_if_possible(
+            &host.namespace,
+            &format!("{filter} action mirred egress redirect dev {to}"),
+        )?;
     }
     Ok(host)
 }
@@ -64,8 +72,10 @@ pub(crate) fn mirred() -> Built {
 /// Redirection by a program at the tcx hook, as Cilium does it since Linux 6.6.
 pub(crate) fn tcx() -> Built {
     let (host, [port, lxc]) = with_container();
-    let links =
-        [redirect_by_tcx(&port, &lxc).map_err(lacking)?, redirect_by_tcx(&lxc, &port).map_err(lacking)?];
+    let links = [
+        redirect_by_tcx(&port, &lxc).map_err(lacking)?,
+        redirect_by_tcx(&lxc, &port).map_err(lacking)?,
+    ];
     Ok(host.holding(links))
 }
 
@@ -73,7 +83,9 @@ pub(crate) fn tcx() -> Built {
 pub(crate) fn nft_ingress() -> Built {
     let (host, _) = with_container();
     let chain = |name, from, to| {
-        format!("chain {name} {{ type filter hook ingress device {from} priority 0; fwd to {to}; }};")
+        format!(
+            "chain {name} {{ type filter hook ingress device {from} priority 0; fwd to {to}; }};"
+        )
     };
     let chains = chain("inwards", "port", "lxc") + &chain("outwards", "lxc", "port");
     script(&host.namespace, &format!("nft 'table netdev t {{ {chains} }}'"))?;
@@ -100,9 +112,12 @@ fn bond(mode: &str, interface: &'static str) -> Built {
 /// Two cables between client and machine, whose ends on both sides are the ports of a device `agg`.
 fn aggregate(interface: &'static str, create: impl Fn(&Namespace) -> Result<(), Lacking>) -> Built {
     let first = cable();
-    let (client, machine) = (&first.sender.namespace, &first.receiver.namespace);
+    let client = &first.sender.namespace;
+    let machine = &first.receiver.namespace;
     run(client, &format!("ip link add far2 type veth peer name port2 netns {}", path(machine)));
-    for (namespace, name, address) in [(client, "far", "10.9.0.1/24"), (machine, "port", "10.9.0.2/24")] {
+    for (namespace, name, address) in
+        [(client, "far", "10.9.0.1/24"), (machine, "port", "10.9.0.2/24")]
+    {
         create(namespace)?;
         for port in [name.to_owned(), format!("{name}2")] {
             run(namespace, &format!("ip link set {port} down"));
@@ -153,9 +168,11 @@ pub(crate) fn bond_802_3ad() -> Built {
 fn uses_two_ports(status: &str) -> bool {
     /// The bits of these two in a port's state (IEEE 802.1AX).
     const COLLECTS_AND_DISTRIBUTES: u8 = 0x30;
-    let states = status.lines().filter_map(|line| line.trim().strip_prefix("port state: ")?.parse().ok());
+    let states =
+        status.lines().filter_map(|line| line.trim().strip_prefix("port state: ")?.parse().ok());
     let states: Vec<u8> = states.collect();
-    let are_ready = states.iter().all(|state| state & COLLECTS_AND_DISTRIBUTES == COLLECTS_AND_DISTRIBUTES);
+    let are_ready =
+        states.iter().all(|state| state & COLLECTS_AND_DISTRIBUTES == COLLECTS_AND_DISTRIBUTES);
     status.contains("Number of ports: 2") && states.len() == 4 && are_ready
 }
 
@@ -197,8 +214,10 @@ pub(crate) fn vlan_elsewhere() -> Built {
 /// Stacks VLAN devices on `far` and on `port`, and gives the highest ones the addresses.
 fn tagged(host: &Host, tags: &[&str], machine_end: Option<&Namespace>) -> Result<(), Lacking> {
     run(&host.client, "ip address flush dev far");
-    let ends =
-        [(&host.client, "far", "10.9.0.1/24", None), (&host.namespace, "port", "10.9.0.2/24", machine_end)];
+    let ends = [
+        (&host.client, "far", "10.9.0.1/24", None),
+        (&host.namespace, "port", "10.9.0.2/24", machine_end),
+    ];
     for (namespace, lowest, address, destination) in ends {
         let mut lower = lowest.to_owned();
         for (level, tag) in tags.iter().enumerate() {
@@ -286,7 +305,8 @@ pub(crate) fn macvtap() -> Built {
     Ok(Host { server, ..host.holding(cable) })
 }
 
-/// The character device of the namespace's macvtap `child`. A new mount of sysfs shows the namespace's interfaces.
+/// The character device of the namespace's macvtap `child`. A new mount of sysfs shows the
+/// namespace's interfaces.
 fn macvtap_file(namespace: &Namespace) -> Result<File, Lacking> {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("tap");
@@ -300,11 +320,15 @@ fn macvtap_file(namespace: &Namespace) -> Result<File, Lacking> {
 pub(crate) fn openvswitch() -> Built {
     let (host, _) = with_container();
     let flow = |from, to| {
-        ["0x0800),ipv4(", "0x0806),arp("]
-            .map(|kind| format!("ovs-dpctl add-flow dp 'in_port({from}),eth(),eth_type({kind})' {to}"))
+        ["0x0800),ipv4(", "0x0806),arp("].map(|kind| {
+            format!("ovs-dpctl add-flow dp 'in_port({from}),eth(),eth_type({kind})' {to}")
+        })
     };
     let flows = [flow(1, 2), flow(2, 1)].concat().join(" && ");
-    script(&host.namespace, &format!("ovs-dpctl add-dp dp && ovs-dpctl add-if dp port lxc && {flows}"))?;
+    script(
+        &host.namespace,
+        &format!("ovs-dpctl add-dp dp && ovs-dpctl add-if dp port lxc && {flows}"),
+    )?;
     Ok(host)
 }
 
@@ -312,7 +336,9 @@ pub(crate) fn openvswitch() -> Built {
 pub(crate) fn vrf() -> Built {
     let host = Host::behind(&cable());
     run_if_possible(&host.namespace, "ip link add vrf0 type vrf table 10")?;
-    for line in ["link set vrf0 up", "link set port master vrf0", "address add 10.9.0.2/24 dev port"] {
+    for line in
+        ["link set vrf0 up", "link set port master vrf0", "address add 10.9.0.2/24 dev port"]
+    {
         run(&host.namespace, &format!("ip {line}"));
     }
     sysctl(&host.namespace, "net/ipv4/tcp_l3mdev_accept", "1");
@@ -326,7 +352,8 @@ pub(crate) fn foreign_xdp() -> Built {
     Ok(Host { usage: Use::Visible, ..host.holding(program) })
 }
 
-/// A server of an anycast address: it has the address on `lo`, and answers through another interface.
+/// A server of an anycast address: it has the address on `lo`, and answers through another
+/// interface.
 pub(crate) fn loopback_address() -> Built {
     Ok(address_on_loopback().0)
 }
@@ -334,7 +361,10 @@ pub(crate) fn loopback_address() -> Built {
 fn address_on_loopback() -> (Host, Interface) {
     let cable = cable();
     let host = Host { passes: 1, usage: Use::Hidden, ..Host::behind(&cable) };
-    run(&host.namespace, &format!("ip link add back type veth peer name back netns {}", path(&host.client)));
+    run(
+        &host.namespace,
+        &format!("ip link add back type veth peer name back netns {}", path(&host.client)),
+    );
     for namespace in [&host.namespace, &host.client] {
         sysctl(namespace, "net/ipv4/conf/all/rp_filter", "0");
         run(namespace, "ip link set lo up");
@@ -361,12 +391,13 @@ pub(crate) fn dummy() -> Built {
 /// A tunnel of a program, whose packets have no link-layer header.
 pub(crate) fn tun() -> Built {
     let host = Host::behind(&cable());
-    let ends = [(&host.client, "10.9.2.1"), (&host.namespace, "10.9.2.2")].map(|(namespace, address)| {
-        let file = open_tap(namespace, "tun0", TapKind::Tun).map_err(lacking);
-        run(namespace, "ip link set tun0 up");
-        run(namespace, &format!("ip address add {address}/24 dev tun0"));
-        file
-    });
+    let ends =
+        [(&host.client, "10.9.2.1"), (&host.namespace, "10.9.2.2")].map(|(namespace, address)| {
+            let file = open_tap(namespace, "tun0", TapKind::Tun).map_err(lacking);
+            run(namespace, "ip link set tun0 up");
+            run(namespace, &format!("ip address add {address}/24 dev tun0"));
+            file
+        });
     let [near, far] = ends;
     let cable = TapCable::between(near?, far?);
     Ok(Host { address: [10, 9, 2, 2].into(), interface: "tun0", far: None, ..host.holding(cable) })
@@ -401,8 +432,10 @@ pub(crate) fn netkit() -> Built {
     let [nk, eth0] = [(&host.namespace, "nk"), (&host.server, "eth0")]
         .map(|(namespace, name)| Interface::find(namespace, name).unwrap());
     let port = cable.receiver;
-    let links =
-        [redirect_by_tcx(&port, &nk).map_err(lacking)?, redirect_by_tcx(&nk, &port).map_err(lacking)?];
+    let links = [
+        redirect_by_tcx(&port, &nk).map_err(lacking)?,
+        redirect_by_tcx(&nk, &port).map_err(lacking)?,
+    ];
     Ok(Host { interface: "nk", far: Some(eth0), ..host.holding(links) })
 }
 
@@ -413,15 +446,24 @@ fn wireguard_on(interface: &'static str, passes: usize) -> Built {
     for (namespace, name) in [(&host.client, "client"), (&host.namespace, "machine")] {
         run_if_possible(namespace, "ip link add wg0 type wireguard")?;
         let file = keys.path().join(name).display().to_string();
-        script(namespace, &format!("umask 077; wg genkey >{file} && wg pubkey <{file} >{file}.pub"))?;
+        script(
+            namespace,
+            &format!("umask 077; wg genkey >{file} && wg pubkey <{file} >{file}.pub"),
+        )?;
     }
     let ends = [(&host.client, "client", "machine", 1), (&host.namespace, "machine", "client", 2)];
     for (namespace, own, peer, number) in ends {
         let file = |name: &str| keys.path().join(name).display().to_string();
-        let (own, peer, other) = (file(own), file(peer), 3 - number);
-        let peer =
-            format!("peer $(cat {peer}.pub) allowed-ips 10.9.4.0/24 endpoint 10.9.0.{other}:5182{other}");
-        script(namespace, &format!("wg set wg0 listen-port 5182{number} private-key {own} {peer}"))?;
+        let own = file(own);
+        let peer = file(peer);
+        let other = 3 - number;
+        let peer = format!(
+            "peer $(cat {peer}.pub) allowed-ips 10.9.4.0/24 endpoint 10.9.0.{other}:5182{other}"
+        );
+        script(
+            namespace,
+            &format!("wg set wg0 listen-port 5182{number} private-key {own} {peer}"),
+        )?;
         settle(namespace, "wg0", None, &format!("10.9.4.{number}/24"));
     }
     let far = host.far.clone().filter(|_| interface == "port");
@@ -449,7 +491,8 @@ mod tests {
     #[test]
     fn ports_of_a_bond_are_used_when_both_ends_collect_and_distribute() {
         let status = |states: &[u8]| {
-            let states = states.iter().map(|state| format!("    port key: 15\n    port state: {state}\n"));
+            let states =
+                states.iter().map(|state| format!("    port key: 15\n    port state: {state}\n"));
             format!("Active Aggregator Info:\n\tNumber of ports: 2\n{}", states.collect::<String>())
         };
         assert!(uses_two_ports(&status(&[61, 61, 63, 61])));

@@ -76,17 +76,25 @@ impl Desk {
         self.client(name).ask(&json!({ "command": "status" }))
     }
 
-    /// Ends a capture that had many clients, after it has delivered all packets of the run. Checks that it
-    /// uses few descriptors, and little memory in addition to its pool of 64 MiB. Returns the number of packets.
+    /// Ends a capture that had many clients, after it has delivered all packets of the run. Checks
+    /// that it uses few descriptors, and little memory in addition to its pool of 64 MiB. Returns
+    /// the number of packets.
     #[track_caller]
-    pub(crate) fn stop_unharmed(&self, name: &str, running: Running, run: Run<'_>) -> (Finished, u64) {
+    pub(crate) fn stop_unharmed(
+        &self,
+        name: &str,
+        running: Running,
+        run: Run<'_>,
+    ) -> (Finished, u64) {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", running.id())).unwrap().count();
         assert!(descriptors < 200, "{descriptors} descriptors");
         let memory = running.peak_memory_bytes();
         assert!(memory < 256 << 20, "{memory} bytes");
 
         let sent = run.wait().unwrap()[0].frames;
-        wait_until("all packets are in", || number(&self.status(name)["ledger"]["delivered"]) == sent);
+        wait_until("all packets are in", || {
+            number(&self.status(name)["ledger"]["delivered"]) == sent
+        });
         self.wirecap(&["stop", name]).assert_success();
         let finished = running.finish();
         finished.assert_success();
@@ -131,7 +139,11 @@ pub(crate) fn dropped(account: &Value) -> u64 {
 /// Asserts the equations that hold at any moment for each ring and for the sum.
 #[track_caller]
 pub(crate) fn assert_conserved(account: &Value) {
-    assert_eq!(number(&account["offered"]), number(&account["delivered"]) + dropped(account), "{account}");
+    assert_eq!(
+        number(&account["offered"]),
+        number(&account["delivered"]) + dropped(account),
+        "{account}"
+    );
     if let Some(filtered) = account["filtered"].as_u64() {
         assert_eq!(number(&account["seen"]), number(&account["offered"]) + filtered, "{account}");
     }

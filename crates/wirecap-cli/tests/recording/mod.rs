@@ -25,7 +25,8 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new(queue_count: u32) -> Self {
-        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let sender = Namespace::new().unwrap();
+        let receiver = Namespace::new().unwrap();
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500)
             .and_then(wirecap_testbed::dedicated)
             .unwrap();
@@ -188,14 +189,14 @@ pub(crate) fn copy_for_everybody() -> (TempDir, PathBuf) {
     let directory = TempDir::new_in("/tmp").unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("wirecap");
-    // Copied by another process: if this process had the file open for writing, a process that another thread
-    // starts would inherit it, and the copy could not be executed.
+    // Copied by another process: if this process had the file open for writing, a process that
+    // another thread starts would inherit it, and the copy could not be executed.
     assert!(Command::new("cp").arg(WIRECAP).arg(&program).status().unwrap().success());
     (directory, program)
 }
 
-/// The output of `tcpdump -r` for a savefile, one line per packet, and whether it read to the end without an
-/// error.
+/// The output of `tcpdump -r` for a savefile, one line per packet, and whether it read to the end
+/// without an error.
 pub(crate) fn tcpdump(file: &Path, options: &[&str]) -> (Vec<String>, bool) {
     let output = Command::new("tcpdump").args(["-n", "-r"]).arg(file).args(options).output();
     let output = output.expect("tcpdump is installed by `make test`");
@@ -206,7 +207,8 @@ pub(crate) fn tcpdump(file: &Path, options: &[&str]) -> (Vec<String>, bool) {
 /// The values of `fields` for each packet, from tshark.
 pub(crate) fn tshark(file: &Path, fields: &[&str]) -> Vec<Vec<String>> {
     let fields: Vec<&str> = fields.iter().flat_map(|field| ["-e", field]).collect();
-    let output = Command::new("tshark").args(["-n", "-T", "fields", "-r"]).arg(file).args(fields).output();
+    let output =
+        Command::new("tshark").args(["-n", "-T", "fields", "-r"]).arg(file).args(fields).output();
     let output = output.expect("tshark is installed by `make test`");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();

@@ -1,7 +1,7 @@
 //! A small assembler for eBPF with named instructions and labels as jump targets.
 //!
-//! The operand order is that of the kernel's notation, `destination` before `source`, and every method
-//! returns the assembler, so a program reads from top to bottom:
+//! The operand order is that of the kernel's notation, `destination` before `source`, and every
+//! method returns the assembler, so a program reads from top to bottom:
 //!
 //! ```
 //! use wirecap_filter::bpf::asm::{Assembler, Condition::*, Reg::*, Size::*};
@@ -22,8 +22,8 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The registers. `R0` has the return value, `R1` to `R5` are arguments and undefined after a call, `R6` to
-/// `R9` are preserved by calls, and `R10` is the read-only end of the 512 bytes of stack.
+/// The registers. `R0` has the return value, `R1` to `R5` are arguments and undefined after a call,
+/// `R6` to `R9` are preserved by calls, and `R10` is the read-only end of the 512 bytes of stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the registers' names say all")]
@@ -139,22 +139,23 @@ pub enum Helper {
     Redirect = 23,
     /// `xdp_adjust_head(context, delta)` moves the beginning of the frame; nonzero on failure.
     XdpAdjustHead = 44,
-    /// `redirect_map(map, key, flags)` returns the verdict that sends the frame to the entry of the map, or the low
-    /// bits of `flags` if there is no entry.
+    /// `redirect_map(map, key, flags)` returns the verdict that sends the frame to the entry of the
+    /// map, or the low bits of `flags` if there is no entry.
     RedirectMap = 51,
-    /// `xdp_adjust_meta(context, delta)` reserves space for metadata before the frame; nonzero on failure.
+    /// `xdp_adjust_meta(context, delta)` reserves space for metadata before the frame; nonzero on
+    /// failure.
     XdpAdjustMeta = 54,
     /// `xdp_adjust_tail(context, delta)` moves the end of the frame; nonzero on failure.
     XdpAdjustTail = 65,
     /// `probe_read_kernel(to, bytes, from)` copies from kernel memory; negative on failure.
     ProbeReadKernel = 113,
-    /// `probe_read_kernel_str(to, bytes, from)` copies a NUL-terminated string from kernel memory; negative
-    /// on failure.
+    /// `probe_read_kernel_str(to, bytes, from)` copies a NUL-terminated string from kernel memory;
+    /// negative on failure.
     ProbeReadKernelStr = 115,
     /// `jiffies64()` returns the number of ticks since boot.
     Jiffies = 118,
-    /// `get_ns_current_pid_tgid(device, inode, to, bytes)` returns the thread and process IDs in a PID namespace;
-    /// nonzero if the thread is in another one.
+    /// `get_ns_current_pid_tgid(device, inode, to, bytes)` returns the thread and process IDs in a
+    /// PID namespace; nonzero if the thread is in another one.
     NsCurrentPidTgid = 120,
     /// `ktime_get_boot_ns()` returns nanoseconds since boot (CLOCK_BOOTTIME).
     KtimeBootNs = 125,
@@ -162,9 +163,11 @@ pub enum Helper {
     KtimeCoarseNs = 160,
     /// `xdp_get_buff_len(context)` returns the frame's length including all fragments.
     XdpFrameLen = 188,
-    /// `xdp_load_bytes(context, offset, to, length)` copies from any fragment; nonzero if out of range.
+    /// `xdp_load_bytes(context, offset, to, length)` copies from any fragment; nonzero if out of
+    /// range.
     XdpLoadBytes = 189,
-    /// `xdp_store_bytes(context, offset, from, length)` copies to any fragment; nonzero if out of range.
+    /// `xdp_store_bytes(context, offset, from, length)` copies to any fragment; nonzero if out of
+    /// range.
     XdpStoreBytes = 190,
     /// `ktime_get_tai_ns()` returns nanoseconds of CLOCK_TAI.
     KtimeTaiNs = 208,
@@ -190,7 +193,16 @@ impl Insn {
     pub fn to_bytes(self) -> [u8; 8] {
         let [offset_0, offset_1] = self.offset.to_ne_bytes();
         let [constant_0, constant_1, constant_2, constant_3] = self.constant.to_ne_bytes();
-        [self.opcode, self.registers, offset_0, offset_1, constant_0, constant_1, constant_2, constant_3]
+        [
+            self.opcode,
+            self.registers,
+            offset_0,
+            offset_1,
+            constant_0,
+            constant_1,
+            constant_2,
+            constant_3,
+        ]
     }
 }
 
@@ -221,7 +233,10 @@ pub enum AsmError {
         index: usize,
     },
     /// A jump's target is more than 32,767 instructions away.
-    #[error("the jump at instruction {jump_index} goes to {target_index}, out of its reach of {}", i16::MAX)]
+    #[error(
+        "the jump at instruction {jump_index} goes to {target_index}, out of its reach of {}",
+        i16::MAX
+    )]
     TooFar {
         /// Index of the jump.
         jump_index: usize,
@@ -400,13 +415,14 @@ impl Assembler {
         self.push(class::ALU32 | field::NEG, dst, 0, 0, 0)
     }
 
-    /// Converts the lower `size` of `dst` between host byte order and network byte order; the rest becomes
-    /// zero.
+    /// Converts the lower `size` of `dst` between host byte order and network byte order; the rest
+    /// becomes zero.
     pub fn to_big_endian(&mut self, size: Size, dst: Reg) -> &mut Self {
         self.push(class::ALU32 | field::END | field::TO_BIG_ENDIAN, dst, 0, 0, size.bits())
     }
 
-    /// Converts the lower `size` of `dst` between host byte order and little-endian; the rest becomes zero.
+    /// Converts the lower `size` of `dst` between host byte order and little-endian; the rest
+    /// becomes zero.
     pub fn to_little_endian(&mut self, size: Size, dst: Reg) -> &mut Self {
         self.push(class::ALU32 | field::END, dst, 0, 0, size.bits())
     }
@@ -417,7 +433,13 @@ impl Assembler {
     }
 
     /// `*(base + offset) = src`
-    pub fn store(&mut self, size: Size, base: Reg, offset: i16, src: impl Into<Operand>) -> &mut Self {
+    pub fn store(
+        &mut self,
+        size: Size,
+        base: Reg,
+        offset: i16,
+        src: impl Into<Operand>,
+    ) -> &mut Self {
         match src.into() {
             Operand::Register(src) => {
                 self.push(class::STX | field::MEM | size.opcode(), base, src as u8, offset, 0)
@@ -430,7 +452,13 @@ impl Assembler {
 
     /// `*(base + offset) += src`, atomically; `size` is `Word` or `Double`.
     pub fn atomic_add(&mut self, size: Size, base: Reg, offset: i16, src: Reg) -> &mut Self {
-        self.push(class::STX | field::ATOMIC | size.opcode(), base, src as u8, offset, Alu::Add as i32)
+        self.push(
+            class::STX | field::ATOMIC | size.opcode(),
+            base,
+            src as u8,
+            offset,
+            Alu::Add as i32,
+        )
     }
 
     /// Like [`atomic_add`](Self::atomic_add); `src` gets the previous value.
@@ -449,7 +477,8 @@ impl Assembler {
         self.wide(dst, 0, value as u32, (value >> 32) as u32)
     }
 
-    /// `dst = map`, in the form that helpers expect. The map must stay open until the program is loaded.
+    /// `dst = map`, in the form that helpers expect. The map must stay open until the program is
+    /// loaded.
     pub fn load_map_fd(&mut self, dst: Reg, map: &impl AsFd) -> &mut Self {
         self.wide(dst, PSEUDO_MAP_FD, map.as_fd().as_raw_fd() as u32, 0)
     }
@@ -496,19 +525,27 @@ impl Assembler {
     }
 
     /// Calls the kernel function with this number, like [`call`](Self::call):
-    /// [`kernel_function`](super::kernel_function) returns the numbers, [`LoadOptions::device`](super::LoadOptions)
-    /// describes which functions a program may call.
+    /// [`kernel_function`](super::kernel_function) returns the numbers,
+    /// [`LoadOptions::device`](super::LoadOptions) describes which functions a program may call.
     pub fn call_kernel(&mut self, function: u32) -> &mut Self {
         const PSEUDO_KFUNC_CALL: u8 = 2;
         self.push(class::JMP | field::CALL, Reg::R0, PSEUDO_KFUNC_CALL, 0, function.cast_signed())
     }
 
-    /// Continues in the program at `index` of the array and does not return; if there is none, the next
-    /// instruction follows. `context` must not be `R3`, and the map must stay open until the program is
-    /// loaded.
-    pub fn tail_call(&mut self, context: Reg, programs: &impl AsFd, index: impl Into<Operand>) -> &mut Self {
+    /// Continues in the program at `index` of the array and does not return; if there is none, the
+    /// next instruction follows. `context` must not be `R3`, and the map must stay open until the
+    /// program is loaded.
+    pub fn tail_call(
+        &mut self,
+        context: Reg,
+        programs: &impl AsFd,
+        index: impl Into<Operand>,
+    ) -> &mut Self {
         assert!(context != Reg::R3, "r3 is overwritten by the index");
-        self.mov(Reg::R3, index).mov(Reg::R1, context).load_map_fd(Reg::R2, programs).call(Helper::TailCall)
+        self.mov(Reg::R3, index)
+            .mov(Reg::R1, context)
+            .load_map_fd(Reg::R2, programs)
+            .call(Helper::TailCall)
     }
 
     /// Ends the program with `r0` as its verdict.
@@ -518,7 +555,9 @@ impl Assembler {
 
     fn with_operand(&mut self, opcode: u8, dst: Reg, offset: i16, operand: Operand) -> &mut Self {
         match operand {
-            Operand::Register(src) => self.push(opcode | field::FROM_REGISTER, dst, src as u8, offset, 0),
+            Operand::Register(src) => {
+                self.push(opcode | field::FROM_REGISTER, dst, src as u8, offset, 0)
+            }
             Operand::Constant(value) => self.push(opcode, dst, 0, offset, value),
         }
     }
@@ -651,7 +690,8 @@ mod tests {
     #[test]
     fn jumps_reach_labels_before_and_after_them() {
         let mut asm = Assembler::new();
-        let (start, end) = (asm.label(), asm.label());
+        let start = asm.label();
+        let end = asm.label();
         asm.bind(start).jump_if(R1, Gt, R2, end).jump_if32(R1, AnySet, 3, start).jump(start);
         asm.load_imm64(R0, 1).bind(end).exit();
         let program = asm.finish().unwrap();

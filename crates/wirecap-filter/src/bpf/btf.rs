@@ -20,7 +20,8 @@ const KIND_FUNC: u32 = 12;
 /// [`BpfError`] if the kernel provides no type information or has no such function.
 pub fn kernel_function(name: &str) -> Result<u32, BpfError> {
     let found = fs::read(KERNEL).and_then(|btf| {
-        let missing = || io::Error::new(io::ErrorKind::NotFound, format!("{KERNEL} does not name it"));
+        let missing =
+            || io::Error::new(io::ErrorKind::NotFound, format!("{KERNEL} does not name it"));
         function(&btf, name).ok_or_else(missing)
     });
     found.map_err(|source| BpfError::new("find the kernel's function", name, source))
@@ -31,27 +32,33 @@ fn function(btf: &[u8], name: &str) -> Option<u32> {
     if u16::from_ne_bytes(btf.get(..2)?.try_into().ok()?) != MAGIC {
         return None;
     }
+
     let header_bytes = word(btf, 4)?;
     let section = |offset, len| btf.get(header_bytes..)?.get(offset..)?.get(..len);
     let types = section(word(btf, 8)?, word(btf, 12)?)?;
     let strings = section(word(btf, 16)?, word(btf, 20)?)?;
-    let (mut offset, mut number) = (0, 1);
+    let mut offset = 0;
+    let mut number = 1;
+
     while offset < types.len() {
         let info = word(types, offset + 4)? as u32;
-        let (kind, entries) = (info >> 24 & 0x1f, info as usize & 0xffff);
+        let kind = info >> 24 & 0x1f;
+        let entries = info as usize & 0xffff;
         if kind == KIND_FUNC && text(strings, word(types, offset)?)? == name.as_bytes() {
             return Some(number);
         }
         offset += TYPE_BYTES + bytes_behind(kind, entries)?;
         number += 1;
     }
+
     None
 }
 
 /// The number of bytes after the header of a type of this kind; `None` for an unknown kind.
 fn bytes_behind(kind: u32, entries: usize) -> Option<usize> {
     Some(match kind {
-        // pointer, forward declaration, typedef, volatile, const, restrict, function, float, type tag
+        // pointer, forward declaration, typedef, volatile, const, restrict, function, float, type
+        // tag
         2 | 7..=11 | KIND_FUNC | 16 | 18 => 0,
         // integer, variable, declaration tag
         1 | 14 | 17 => 4,
@@ -106,12 +113,15 @@ mod tests {
         ];
         let mut btf = MAGIC.to_ne_bytes().to_vec();
         btf.extend([1, 0]);
+
         let types_bytes = size_of_val(&types) as u32;
         for word in [24, 0, types_bytes, types_bytes, STRINGS.len() as u32] {
             btf.extend(u32::to_ne_bytes(word));
         }
+
         btf.extend(types.iter().flat_map(|word| word.to_ne_bytes()));
         btf.extend(STRINGS);
+
         btf
     }
 

@@ -96,7 +96,11 @@ pub enum BpfError {
 }
 
 impl BpfError {
-    pub(super) fn new(operation: &'static str, object: impl fmt::Display, source: io::Error) -> Self {
+    pub(super) fn new(
+        operation: &'static str,
+        object: impl fmt::Display,
+        source: io::Error,
+    ) -> Self {
         Self::classify(operation, object.to_string(), NEEDS_BPF, source)
     }
 
@@ -111,11 +115,19 @@ impl BpfError {
         }
     }
 
-    fn classify(operation: &'static str, object: String, needs: &'static str, source: io::Error) -> Self {
+    fn classify(
+        operation: &'static str,
+        object: String,
+        needs: &'static str,
+        source: io::Error,
+    ) -> Self {
         match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => {
-                Self::NotPermitted { operation: operation.into(), object, needs: needs.into(), source }
-            }
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted {
+                operation: operation.into(),
+                object,
+                needs: needs.into(),
+                source,
+            },
             _ => Self::Failed { operation: operation.into(), object, source },
         }
     }
@@ -135,7 +147,9 @@ impl BpfError {
     /// The error of an attach operation, with the kernel's reason, if known.
     pub(super) fn because(self, ifindex: u32, reason: Option<String>) -> Self {
         match (self, reason) {
-            (Self::Failed { source, .. }, Some(reason)) => Self::Refused { ifindex, reason, source },
+            (Self::Failed { source, .. }, Some(reason)) => {
+                Self::Refused { ifindex, reason, source }
+            }
             (error, _) => error,
         }
     }
@@ -148,8 +162,8 @@ impl BpfError {
         }
     }
 
-    /// Whether the object disappeared before it could be opened, or is a link that is not attached yet: until
-    /// then the kernel lists its ID, but a request to open it fails with EAGAIN.
+    /// Whether the object disappeared before it could be opened, or is a link that is not attached
+    /// yet: until then the kernel lists its ID, but a request to open it fails with EAGAIN.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self.errno(), Some(libc::ENOENT | libc::EAGAIN))
     }

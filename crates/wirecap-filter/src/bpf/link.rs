@@ -18,8 +18,8 @@ pub enum XdpMode {
     Native = 1 << 2,
 }
 
-/// The number of tcx programs on an interface of the calling thread's network namespace, in both directions; 0 if the kernel
-/// has no tcx (before Linux 6.6).
+/// The number of tcx programs on an interface of the calling thread's network namespace, in both
+/// directions; 0 if the kernel has no tcx (before Linux 6.6).
 ///
 /// # Errors
 ///
@@ -36,7 +36,8 @@ pub fn tcx_programs(ifindex: u32) -> io::Result<u32> {
     Ok(count)
 }
 
-/// The attachment of a program to an interface, for as long as this descriptor or a copy of it is open.
+/// The attachment of a program to an interface, for as long as this descriptor or a copy of it is
+/// open.
 #[derive(Debug)]
 pub struct Link {
     fd: OwnedFd,
@@ -50,8 +51,8 @@ pub struct LinkInfo {
     pub id: u32,
     /// The program that it holds.
     pub program_id: u32,
-    /// The interface's index *in the interface's network namespace*; 0 if the interface is gone or the link holds
-    /// another kind of program.
+    /// The interface's index *in the interface's network namespace*; 0 if the interface is gone or
+    /// the link holds another kind of program.
     pub ifindex: u32,
 }
 
@@ -60,8 +61,8 @@ impl Link {
         Self { fd }
     }
 
-    /// Runs `program` whenever the kernel reaches the tracepoint `name`, on the same CPU and in the same
-    /// context.
+    /// Runs `program` whenever the kernel reaches the tracepoint `name`, on the same CPU and in the
+    /// same context.
     ///
     /// # Errors
     ///
@@ -72,7 +73,8 @@ impl Link {
             .map_err(|source| BpfError::new("attach to a tracepoint", program.name(), source))
     }
 
-    /// Opens the link with this ID; the program stays attached as long as either descriptor is open.
+    /// Opens the link with this ID; the program stays attached as long as either descriptor is
+    /// open.
     ///
     /// # Errors
     ///
@@ -89,8 +91,9 @@ impl Link {
     ///
     /// [`BpfError`] if the interface is gone or the kernel rejects the program.
     pub fn update(&self, program: &Program) -> Result<(), BpfError> {
-        objects::update_link(self.fd.as_fd(), program.as_fd())
-            .map_err(|source| BpfError::new("replace the attached program by", program.name(), source))
+        objects::update_link(self.fd.as_fd(), program.as_fd()).map_err(|source| {
+            BpfError::new("replace the attached program by", program.name(), source)
+        })
     }
 
     /// The kernel's information about the link.
@@ -103,7 +106,8 @@ impl Link {
     }
 
     fn raw_info(&self) -> Result<sys::RawLinkInfo, BpfError> {
-        sys::link_info(self.fd.as_fd()).map_err(|source| BpfError::new("describe", "a link", source))
+        sys::link_info(self.fd.as_fd())
+            .map_err(|source| BpfError::new("describe", "a link", source))
     }
 }
 
@@ -120,15 +124,16 @@ impl LinkInfo {
     }
 }
 
-/// The link, of any process, that holds the XDP program with this ID on the interface with this index. None also if there
-/// are several: an interface of another network namespace may have the same index, so none of them is known to be the
-/// right one. Opens every link briefly.
+/// The link, of any process, that holds the XDP program with this ID on the interface with this
+/// index. None also if there are several: an interface of another network namespace may have the
+/// same index, so none of them is known to be the right one. Opens every link briefly.
 ///
 /// # Errors
 ///
 /// [`BpfError`] if CAP_SYS_ADMIN is missing.
 pub fn link_holding(program_id: u32, ifindex: u32) -> Result<Option<Link>, BpfError> {
-    // Only one link is open at a time, because an open descriptor keeps a link alive after its owner has closed it.
+    // Only one link is open at a time, because an open descriptor keeps a link alive after its
+    // owner has closed it.
     let describe = |id| Link::by_id(id)?.info();
     let mut holding = collect_objects(ObjectKind::Link, describe)?;
     holding.retain(|link| link.program_id == program_id);

@@ -48,22 +48,33 @@ pub struct MapInfo {
 }
 
 impl Map {
-    /// Creates a map for `max_entries` values of `value_bytes` bytes (4 for all kinds except the two arrays).
+    /// Creates a map for `max_entries` values of `value_bytes` bytes (4 for all kinds except the
+    /// two arrays).
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the name is invalid, the process lacks the privilege, or the kernel refuses the sizes.
-    pub fn create(kind: MapKind, name: &str, value_bytes: u32, max_entries: u32) -> Result<Self, BpfError> {
+    /// [`BpfError`] if the name is invalid, the process lacks the privilege, or the kernel refuses
+    /// the sizes.
+    pub fn create(
+        kind: MapKind,
+        name: &str,
+        value_bytes: u32,
+        max_entries: u32,
+    ) -> Result<Self, BpfError> {
         Self::with_flags(kind, name, value_bytes, max_entries, 0)
     }
 
-    /// Creates an array that can be mapped into the process by its descriptor, as memory shared with
-    /// programs. The values are consecutive, each padded to a multiple of 8 bytes.
+    /// Creates an array that can be mapped into the process by its descriptor, as memory shared
+    /// with programs. The values are consecutive, each padded to a multiple of 8 bytes.
     ///
     /// # Errors
     ///
     /// As for [`create`](Self::create).
-    pub fn create_mappable(name: &str, value_bytes: u32, max_entries: u32) -> Result<Self, BpfError> {
+    pub fn create_mappable(
+        name: &str,
+        value_bytes: u32,
+        max_entries: u32,
+    ) -> Result<Self, BpfError> {
         Self::with_flags(MapKind::Array, name, value_bytes, max_entries, sys::MAP_MAPPABLE)
     }
 
@@ -74,9 +85,17 @@ impl Map {
         max_entries: u32,
         flags: u32,
     ) -> Result<Self, BpfError> {
-        let (map_type, key_bytes) = (kind as u32, size_of::<u32>() as u32);
-        let request =
-            MapRequest { map_type, name: object_name(name)?, key_bytes, value_bytes, max_entries, flags };
+        let map_type = kind as u32;
+        let key_bytes = size_of::<u32>() as u32;
+
+        let request = MapRequest {
+            map_type,
+            name: object_name(name)?,
+            key_bytes,
+            value_bytes,
+            max_entries,
+            flags,
+        };
         objects::create_map(&request)
             .and_then(MapFd::new)
             .map(|fd| Self { name: name.to_owned(), fd })
@@ -156,7 +175,8 @@ impl Map {
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the index is out of range, or user space cannot read this kind of map (XSKMAP).
+    /// [`BpfError`] if the index is out of range, or user space cannot read this kind of map
+    /// (XSKMAP).
     pub fn lookup(&self, key: u32) -> Result<Vec<Vec<u8>>, BpfError> {
         self.check_size("key", size_of::<u32>(), self.fd.key_bytes())?;
         self.fd
@@ -179,11 +199,21 @@ impl Map {
         Ok(sums)
     }
 
-    fn check_size(&self, part: &'static str, given_bytes: usize, map_bytes: usize) -> Result<(), BpfError> {
+    fn check_size(
+        &self,
+        part: &'static str,
+        given_bytes: usize,
+        map_bytes: usize,
+    ) -> Result<(), BpfError> {
         if given_bytes == map_bytes {
             return Ok(());
         }
-        Err(BpfError::WrongSize { map: self.name.clone(), part: part.into(), given_bytes, map_bytes })
+        Err(BpfError::WrongSize {
+            map: self.name.clone(),
+            part: part.into(),
+            given_bytes,
+            map_bytes,
+        })
     }
 }
 

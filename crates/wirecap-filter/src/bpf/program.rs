@@ -11,8 +11,8 @@ use crate::capability::{self, CapabilitySet};
 use crate::sys::bpf::{self as sys, TestRunRequest};
 use crate::sys::objects::{self, ObjectKind, ProgramRequest};
 
-/// The licence of the programs: the kernel provides some helpers, for instance the clock, only to programs
-/// under the GPL.
+/// The licence of the programs: the kernel provides some helpers, for instance the clock, only to
+/// programs under the GPL.
 const LICENSE: &CStr = c"Dual MIT/GPL";
 /// Size of the buffer for the verifier's log of a rejected program.
 const LOG_BYTES: usize = 1 << 20;
@@ -22,11 +22,14 @@ const LOAD_TRIES: u32 = 10;
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 /// Load flag: the program is bound to one interface, whose metadata it may read.
 const XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
-/// What an XDP program needs to be loaded: before Linux 5.8, which introduced CAP_BPF, CAP_SYS_ADMIN.
+/// What an XDP program needs to be loaded: before Linux 5.8, which introduced CAP_BPF,
+/// CAP_SYS_ADMIN.
 const SUFFICIENT: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
-/// With one of these, the verifier lets a program disclose kernel memory, also by speculative execution.
+/// With one of these, the verifier lets a program disclose kernel memory, also by speculative
+/// execution.
 const TRUSTED: CapabilitySet = CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN);
-/// Bytes by which a program may extend a frame in a test run: the last fragment cannot exceed its page.
+/// Bytes by which a program may extend a frame in a test run: the last fragment cannot exceed its
+/// page.
 const TEST_FRAME_GROWTH_BYTES: usize = 4096;
 
 /// The kinds of program that wirecap loads.
@@ -46,11 +49,12 @@ pub enum ProgramKind {
 /// Options for loading a program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LoadOptions {
-    /// The program supports frames with several fragments, so it can be attached to interfaces with jumbo
-    /// frames.
+    /// The program supports frames with several fragments, so it can be attached to interfaces with
+    /// jumbo frames.
     pub fragments: bool,
-    /// Binds the program to the interface with this index, which is required to read hardware metadata. The
-    /// program cannot be attached to another interface, nor be the target of a tail call.
+    /// Binds the program to the interface with this index, which is required to read hardware
+    /// metadata. The program cannot be attached to another interface, nor be the target of a tail
+    /// call.
     pub device: Option<u32>,
 }
 
@@ -96,30 +100,31 @@ pub struct TestRun {
 /// A run in which the kernel executes the verdicts, on copies of one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LiveFrames<'a> {
-    /// The initial contents of each copy, 14 to 3,408 bytes. Copies are reused with the program's changes, so
-    /// the program must write every field that it varies.
+    /// The initial contents of each copy, 14 to 3,408 bytes. Copies are reused with the program's
+    /// changes, so the program must write every field that it varies.
     pub frame: &'a [u8],
     /// Number of frames.
     pub frame_count: u32,
     /// Frames between two flushes, 1 to 256.
     pub batch_frames: u32,
-    /// The interface on which the frames appear to arrive; `None` for the loopback interface of the current
-    /// namespace.
+    /// The interface on which the frames appear to arrive; `None` for the loopback interface of the
+    /// current namespace.
     pub ingress_ifindex: Option<u32>,
 }
 
 impl Program {
     /// Loads a program.
     ///
-    /// If CAP_BPF and CAP_NET_ADMIN are in effect in the calling thread, an XDP program is loaded without CAP_PERFMON and
-    /// CAP_SYS_ADMIN, even by root. So the verifier accepts the same programs from every user, and adds the same
-    /// instructions against speculative execution, and none that could disclose kernel memory. It rejects loops, and
-    /// sums of a register and the address of a packet; [`load_trusted`](Self::load_trusted) does not.
+    /// If CAP_BPF and CAP_NET_ADMIN are in effect in the calling thread, an XDP program is loaded
+    /// without CAP_PERFMON and CAP_SYS_ADMIN, even by root. So the verifier accepts the same
+    /// programs from every user, and adds the same instructions against speculative execution, and
+    /// none that could disclose kernel memory. It rejects loops, and sums of a register and the
+    /// address of a packet; [`load_trusted`](Self::load_trusted) does not.
     ///
     /// # Errors
     ///
-    /// [`BpfError::Rejected`] with the verifier's log, or another [`BpfError`] if the name is invalid, the
-    /// process lacks the privilege, or the kernel does not support such a program.
+    /// [`BpfError::Rejected`] with the verifier's log, or another [`BpfError`] if the name is
+    /// invalid, the process lacks the privilege, or the kernel does not support such a program.
     pub fn load(
         kind: ProgramKind,
         name: &str,
@@ -130,7 +135,8 @@ impl Program {
         if kind != ProgramKind::Xdp || !capability::has(SUFFICIENT) {
             return load();
         }
-        capability::without(TRUSTED, load).map_err(|source| BpfError::new("load program", name, source))?
+        capability::without(TRUSTED, load)
+            .map_err(|source| BpfError::new("load program", name, source))?
     }
 
     /// Loads a program with all capabilities that are in effect in the calling thread.
@@ -144,7 +150,9 @@ impl Program {
         code: &[Insn],
         options: LoadOptions,
     ) -> Result<Self, BpfError> {
-        let (code, mut log) = (to_bytes(code), Vec::new());
+        let code = to_bytes(code);
+        let mut log = Vec::new();
+
         let mut request = ProgramRequest {
             program_type: kind as u32,
             name: object_name(name)?,
@@ -155,6 +163,7 @@ impl Program {
             expected_attach_type: if kind == ProgramKind::Xdp { sys::ATTACH_XDP } else { 0 },
             log: &mut log,
         };
+
         // Most programs are accepted, so the first attempt is made without a log.
         load(&mut request).or_else(|_| load_with_log(name, request)).map(|fd| Self {
             name: name.to_owned(),
@@ -182,8 +191,9 @@ impl Program {
     /// [`BpfError`] if the process has reached its limit of descriptors.
     pub fn try_clone(&self) -> Result<Self, BpfError> {
         let fd = self.fd.try_clone();
-        let fd =
-            fd.map_err(|source| BpfError::new("duplicate the descriptor of program", &self.name, source))?;
+        let fd = fd.map_err(|source| {
+            BpfError::new("duplicate the descriptor of program", &self.name, source)
+        })?;
         Ok(Self { name: self.name.clone(), fd, id: self.id.clone() })
     }
 
@@ -226,8 +236,8 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the frame is shorter than 14 bytes, or does not fit one page and the program does not
-    /// support frames with several fragments.
+    /// [`BpfError`] if the frame is shorter than 14 bytes, or does not fit one page and the program
+    /// does not support frames with several fragments.
     pub fn test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, BpfError> {
         let mut frame_out = vec![0; frame.len() + TEST_FRAME_GROWTH_BYTES];
         let request = TestRunRequest {
@@ -241,11 +251,12 @@ impl Program {
         let result = sys::program_test_run(self.fd.as_fd(), request)
             .map_err(|source| BpfError::new("test program", &self.name, source))?;
         frame_out.truncate(result.data_out_bytes);
+
         Ok(TestRun { verdict: result.verdict, frame: frame_out, duration_ns: result.duration_ns })
     }
 
-    /// Runs the program on `frames.frame_count` frames and executes its verdicts: redirects, transmits, or passes each
-    /// frame to the host's stack.
+    /// Runs the program on `frames.frame_count` frames and executes its verdicts: redirects,
+    /// transmits, or passes each frame to the host's stack.
     ///
     /// The program runs on the calling thread's CPU. A signal ends it early with `EINTR`.
     ///
@@ -253,7 +264,8 @@ impl Program {
     ///
     /// [`BpfError`] if a length or count is out of range, or the run was interrupted.
     pub fn run_live(&self, frames: LiveFrames<'_>) -> Result<(), BpfError> {
-        let context = frames.ingress_ifindex.map(|ifindex| context_bytes(frames.frame.len(), ifindex));
+        let context =
+            frames.ingress_ifindex.map(|ifindex| context_bytes(frames.frame.len(), ifindex));
         let request = TestRunRequest {
             data: frames.frame,
             data_out: &mut [],

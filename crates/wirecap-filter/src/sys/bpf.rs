@@ -1,7 +1,8 @@
-//! bpf(2) without a library: one function per command, each with the part of `union bpf_attr` that it uses.
+//! bpf(2) without a library: one function per command, each with the part of `union bpf_attr` that
+//! it uses.
 //!
-//! The kernel treats missing bytes of a short attribute as zero, so each command has a small struct without
-//! padding instead of the whole union.
+//! The kernel treats missing bytes of a short attribute as zero, so each command has a small struct
+//! without padding instead of the whole union.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -47,12 +48,13 @@ pub(crate) const MAP_MAPPABLE: u32 = 1 << 10;
 /// A kernel object's name: at most 15 characters and a NUL.
 pub(crate) type ObjectName = [u8; 16];
 
-/// Marks attribute structs: `repr(C)`, without padding, and a prefix of the command's part of the union.
+/// Marks attribute structs: `repr(C)`, without padding, and a prefix of the command's part of the
+/// union.
 ///
 /// # Safety
 ///
-/// The implementation guarantees all three, and that during the call every pointer in a value is valid for
-/// the number of bytes given in the same value.
+/// The implementation guarantees all three, and that during the call every pointer in a value is
+/// valid for the number of bytes given in the same value.
 pub(super) unsafe trait Attribute {}
 
 macro_rules! attribute {
@@ -62,8 +64,8 @@ macro_rules! attribute {
         struct $name { $($field: $kind),* }
         const _: () = assert!(size_of::<$name>() == $bytes);
         const _: () = assert!(0 $(+ size_of::<$kind>())* == $bytes, "padding");
-        // SAFETY: the layout is asserted above and matches linux/bpf.h; each function below fills a pointer
-        // and its length from one slice.
+        // SAFETY: the layout is asserted above and matches linux/bpf.h; each function below fills a
+        // pointer and its length from one slice.
         unsafe impl $crate::sys::bpf::Attribute for $name {}
     };
 }
@@ -155,16 +157,18 @@ unsafe impl Info for RawLinkInfo {}
 
 pub(super) fn bpf<A: Attribute>(command: Command, attribute: &mut A) -> io::Result<i32> {
     let bytes = size_of::<A>();
-    // SAFETY: `attribute` is valid for `bytes` bytes, and `Attribute` guarantees that its pointers are valid
-    // as well.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command as i64, std::ptr::from_mut(attribute), bytes) };
+    // SAFETY: `attribute` is valid for `bytes` bytes, and `Attribute` guarantees that its pointers
+    // are valid as well.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command as i64, std::ptr::from_mut(attribute), bytes)
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
 pub(super) fn bpf_fd<A: Attribute>(command: Command, attribute: &mut A) -> io::Result<OwnedFd> {
     let fd = bpf(command, attribute)?;
-    // SAFETY: the commands that call this function return a new descriptor that only this process owns.
+    // SAFETY: the commands that call this function return a new descriptor that only this process
+    // owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -184,6 +188,7 @@ pub(crate) fn count_programs(ifindex: u32, attach_type: u32) -> io::Result<u32> 
         revision: 0,
     };
     bpf(Command::ProgramQuery, &mut query)?;
+
     Ok(query.program_count)
 }
 
@@ -209,7 +214,12 @@ impl MapFd {
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         let info = map_info(fd.as_fd())?;
         let copies = if MAP_TYPES_PER_CPU.contains(&info.map_type) { possible_cpus()? } else { 1 };
-        Ok(Self { fd, key_bytes: info.key_bytes as usize, value_bytes: info.value_bytes as usize, copies })
+        Ok(Self {
+            fd,
+            key_bytes: info.key_bytes as usize,
+            value_bytes: info.value_bytes as usize,
+            copies,
+        })
     }
 
     pub(crate) fn key_bytes(&self) -> usize {
@@ -258,8 +268,8 @@ impl AsFd for MapFd {
     }
 }
 
-/// The number of possible CPUs, for which the kernel keeps per-CPU values; it may be greater than the number
-/// of online CPUs.
+/// The number of possible CPUs, for which the kernel keeps per-CPU values; it may be greater than
+/// the number of online CPUs.
 fn possible_cpus() -> io::Result<usize> {
     let ranges = fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = ranges.trim().rsplit([',', '-']).next().and_then(|cpu| cpu.parse::<usize>().ok());
@@ -306,6 +316,7 @@ pub(crate) fn program_test_run(
         pad: 0,
     };
     bpf(Command::ProgramTestRun, &mut attribute)?;
+
     Ok(TestRunResult {
         verdict: attribute.verdict,
         data_out_bytes: attribute.data_out_bytes as usize,
@@ -314,7 +325,8 @@ pub(crate) fn program_test_run(
 }
 
 fn fill_info<I: Info>(object: BorrowedFd<'_>, info: &mut I) -> io::Result<()> {
-    let (info_bytes, info) = (size_of::<I>() as u32, std::ptr::from_mut(info) as u64);
+    let info_bytes = size_of::<I>() as u32;
+    let info = std::ptr::from_mut(info) as u64;
     bpf(Command::InfoByFd, &mut InfoByFd { object: object.as_raw_fd(), info_bytes, info }).map(drop)
 }
 

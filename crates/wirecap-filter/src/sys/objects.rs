@@ -1,4 +1,5 @@
-//! Objects of bpf(2): created, loaded, attached and looked up, each with the capability that it needs.
+//! Objects of bpf(2): created, loaded, attached and looked up, each with the capability that it
+//! needs.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -85,8 +86,16 @@ attribute! {
 /// Creates a map. CAP_BPF.
 pub(crate) fn create_map(request: &MapRequest) -> io::Result<OwnedFd> {
     let MapRequest { map_type, name, key_bytes, value_bytes, max_entries, flags } = *request;
-    let mut attribute =
-        MapCreate { map_type, key_bytes, value_bytes, max_entries, flags, inner_map: 0, numa_node: 0, name };
+    let mut attribute = MapCreate {
+        map_type,
+        key_bytes,
+        value_bytes,
+        max_entries,
+        flags,
+        inner_map: 0,
+        numa_node: 0,
+        name,
+    };
     bpf_fd(Command::MapCreate, &mut attribute)
 }
 
@@ -107,27 +116,37 @@ pub(crate) fn load_program(program: &mut ProgramRequest<'_>) -> io::Result<Owned
         ifindex: program.ifindex,
         expected_attach_type: program.expected_attach_type,
     };
+
     // What a program at a tracepoint may read requires it.
-    let raised =
-        if program.program_type == RAW_TRACEPOINT { CapabilitySet::PERFMON } else { CapabilitySet::empty() };
+    let raised = if program.program_type == RAW_TRACEPOINT {
+        CapabilitySet::PERFMON
+    } else {
+        CapabilitySet::empty()
+    };
     capability::with(raised, || bpf_fd(Command::ProgramLoad, &mut attribute))?
 }
 
 /// Runs a program at a tracepoint. CAP_PERFMON.
 pub(crate) fn attach_tracepoint(program: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
-    let mut attribute = RawTracepoint { name: name.as_ptr() as u64, program: program.as_raw_fd(), pad: 0 };
+    let mut attribute =
+        RawTracepoint { name: name.as_ptr() as u64, program: program.as_raw_fd(), pad: 0 };
     capability::with(CapabilitySet::PERFMON, || bpf_fd(Command::RawTracepointOpen, &mut attribute))?
 }
 
-/// Attaches an XDP program to an interface of the calling thread's network namespace. CAP_NET_ADMIN.
+/// Attaches an XDP program to an interface of the calling thread's network namespace.
+/// CAP_NET_ADMIN.
 pub(crate) fn attach_xdp(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
     let program = program.as_raw_fd();
-    bpf_fd(Command::LinkCreate, &mut LinkCreate { program, ifindex, attach_type: ATTACH_XDP, flags })
+    bpf_fd(
+        Command::LinkCreate,
+        &mut LinkCreate { program, ifindex, attach_type: ATTACH_XDP, flags },
+    )
 }
 
 /// Replaces an attached program. CAP_NET_ADMIN.
 pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    let (link, new_program) = (link.as_raw_fd(), program.as_raw_fd());
+    let link = link.as_raw_fd();
+    let new_program = program.as_raw_fd();
     let mut attribute = LinkUpdate { link, new_program, flags: 0, old_program: 0 };
     bpf(Command::LinkUpdate, &mut attribute).map(drop)
 }

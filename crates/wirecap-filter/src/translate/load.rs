@@ -25,8 +25,8 @@ pub(super) const USER_BYTES_MAX: u32 = i32::MAX as u32;
 const UNTAGGED: u32 = ethernet::HEADER_BYTES;
 /// The index register after a load of an IPv4 header's length: without options.
 const USUAL_HEADER: &[u32] = &[20];
-/// The index register otherwise, in an expression that people use: the length of an IPv4 and a TCP header, without
-/// options and with timestamps, as in `tcp[((tcp[12] & 0xf0) >> 2):4]`.
+/// The index register otherwise, in an expression that people use: the length of an IPv4 and a TCP
+/// header, without options and with timestamps, as in `tcp[((tcp[12] & 0xf0) >> 2):4]`.
 const USUAL_PAYLOAD: &[u32] = &[40, 52];
 
 /// The offset of a load.
@@ -53,7 +53,9 @@ impl Translation<'_> {
     pub(super) fn load(&mut self, index: usize, to: Reg, source: Source) {
         match source {
             Source::Constant(k) => _ = self.asm.mov32(to, k.cast_signed()),
-            Source::Slot(slot) => _ = self.asm.load(Size::Word, to, Reg::R10, self.slot_offset(slot)),
+            Source::Slot(slot) => {
+                _ = self.asm.load(Size::Word, to, Reg::R10, self.slot_offset(slot))
+            }
             Source::WireLen => self.wire_len(to),
             Source::Absolute(width, place) => self.absolute(index, to, width, place),
             Source::Indirect(width, place) => self.indirect(index, to, width, place),
@@ -76,11 +78,17 @@ impl Translation<'_> {
     }
 
     fn indirect(&mut self, index: usize, to: Reg, width: Width, place: Position) {
-        let (constant, usual) = (place.offset, usual_index(&self.flow, index));
+        let constant = place.offset;
+        let usual = usual_index(&self.flow, index);
+
         if self.is_at_the_network_header(place) {
             self.network_index();
             self.asm.add(INDEX, X);
-            self.bytes(to, width, Offset::Computed { register: INDEX, constant, base: UNTAGGED, usual });
+            self.bytes(
+                to,
+                width,
+                Offset::Computed { register: INDEX, constant, base: UNTAGGED, usual },
+            );
         } else {
             self.bytes(to, width, Offset::Computed { register: X, constant, base: 0, usual });
         }
@@ -99,9 +107,14 @@ impl Translation<'_> {
     fn bytes_unless_sure(&mut self, to: Reg, width: Width, offset: Offset, sure_bytes: u32) {
         match (self.way, self.environment, offset) {
             (Way::Ask, ..) => self.bytes_from_the_kernel(to, width, offset),
-            (Way::Direct, Environment::Xdp { .. }, Offset::Computed { register, constant, base, usual }) => {
+            (
+                Way::Direct,
+                Environment::Xdp { .. },
+                Offset::Computed { register, constant, base, usual },
+            ) => {
                 let ends_in_reach = |offset: &u32| offset + width.bytes() <= self.bytes_max();
-                let offsets = usual.iter().map(|index| base + index + constant).filter(ends_in_reach);
+                let offsets =
+                    usual.iter().map(|index| base + index + constant).filter(ends_in_reach);
                 self.computed_bytes(to, width, (register, constant), &offsets.collect::<Vec<_>>());
             }
             (Way::Direct, ..) => self.bytes_directly(to, width, offset, sure_bytes),
@@ -111,8 +124,9 @@ impl Translation<'_> {
         }
     }
 
-    /// XDP: loads bytes at a register plus a constant. The verifier does not permit to add a register to a packet's address
-    /// (without CAP_PERFMON), so only bytes at the usual offsets are read directly.
+    /// XDP: loads bytes at a register plus a constant. The verifier does not permit to add a
+    /// register to a packet's address (without CAP_PERFMON), so only bytes at the usual offsets are
+    /// read directly.
     fn computed_bytes(
         &mut self,
         to: Reg,
@@ -121,18 +135,26 @@ impl Translation<'_> {
         usual_offsets: &[u32],
     ) {
         let done = self.asm.label();
-        let cases: Vec<_> = usual_offsets.iter().map(|&offset| (offset, self.asm.label())).collect();
+        let cases: Vec<_> =
+            usual_offsets.iter().map(|&offset| (offset, self.asm.label())).collect();
         for &(offset, is_usual) in &cases {
             self.asm.jump_if(register, Jump::Eq, (offset - constant).cast_signed(), is_usual);
         }
 
-        // The verifier follows the code after a jump first. So when it arrives at `done` with a usual value of the
-        // register, it has already followed the rest of the program with any value.
-        self.bytes_from_the_kernel(to, width, Offset::Computed { register, constant, base: 0, usual: &[] });
+        // The verifier follows the code after a jump first. So when it arrives at `done` with a
+        // usual value of the register, it has already followed the rest of the program with any
+        // value.
+        self.bytes_from_the_kernel(
+            to,
+            width,
+            Offset::Computed { register, constant, base: 0, usual: &[] },
+        );
+
         for (offset, is_usual) in cases {
             self.asm.jump(done).bind(is_usual);
             self.bytes_directly(to, width, Offset::Constant(offset), 0);
         }
+
         self.asm.bind(done);
     }
 
@@ -142,11 +164,13 @@ impl Translation<'_> {
             self.asm.jump(self.exits.beyond);
             return;
         };
+
         match offset {
             Offset::Constant(_) if end <= sure_bytes => {}
             Offset::Constant(_) => self.check_constant(end),
             Offset::Computed { register, .. } => self.check_computed(register, end),
         }
+
         let data = self.registers.data;
         let (address, displacement) = match (offset, i16::try_from(k)) {
             (Offset::Constant(_), Ok(k)) => (data, k),
@@ -169,7 +193,8 @@ impl Translation<'_> {
 
     /// Continues if the packet has this many bytes.
     fn check_constant(&mut self, end: u32) {
-        let (beyond, end) = (self.exits.beyond, end.cast_signed());
+        let beyond = self.exits.beyond;
+        let end = end.cast_signed();
         match self.environment {
             Environment::Xdp { .. } => {
                 self.asm.mov(SCRATCH, self.registers.data).add(SCRATCH, end);
@@ -179,8 +204,8 @@ impl Translation<'_> {
         };
     }
 
-    /// User space: continues if the packet has this many bytes after the offset in a register. `INDEX` becomes the
-    /// address of their end.
+    /// User space: continues if the packet has this many bytes after the offset in a register.
+    /// `INDEX` becomes the address of their end.
     fn check_computed(&mut self, register: Reg, end: u32) {
         let Registers { data, end: bound, .. } = self.registers;
         if register != INDEX {
@@ -200,8 +225,12 @@ impl Translation<'_> {
                 self.asm.jump_if(Reg::R2, Jump::Gt, most, self.exits.reject);
             }
         }
+
         self.asm.mov(Reg::R1, self.registers.context);
-        self.asm.mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(COPY)).mov(Reg::R4, width.bytes() as i32);
+        self.asm
+            .mov(Reg::R3, Reg::R10)
+            .add(Reg::R3, i32::from(COPY))
+            .mov(Reg::R4, width.bytes() as i32);
         self.call(Helper::XdpLoadBytes);
         self.asm.jump_if(Reg::R0, Jump::Ne, 0, self.exits.reject);
         self.asm.load(size(width), to, Reg::R10, COPY);
@@ -298,8 +327,15 @@ impl Translation<'_> {
         let [group, multicast, other_host, done] = [(); 4].map(|()| self.asm.label());
         let high = i32::from_be_bytes([address[0], address[1], address[2], address[3]]);
         let low = i32::from(u16::from_be_bytes([address[4], address[5]]));
+
         self.bytes(A, Width::Word, Offset::Constant(0));
-        self.asm.jump_if32(A, Jump::AnySet, 0x0100_0000, group).jump_if32(A, Jump::Ne, high, other_host);
+        self.asm.jump_if32(A, Jump::AnySet, 0x0100_0000, group).jump_if32(
+            A,
+            Jump::Ne,
+            high,
+            other_host,
+        );
+
         self.bytes(A, Width::Half, Offset::Constant(4));
         self.asm.jump_if32(A, Jump::Ne, low, other_host);
         self.asm.mov32(A, PacketType::Host as i32).jump(done);
@@ -314,7 +350,8 @@ impl Translation<'_> {
 
     /// Sets `A` to the kernel's protocol number of the frame; see [`ethernet::protocol`].
     fn protocol(&mut self) {
-        let (novell, done) = (self.asm.label(), self.asm.label());
+        let novell = self.asm.label();
+        let done = self.asm.label();
         self.network_index();
         self.asm.sub(INDEX, 2);
         self.bytes(A, Width::Half, Offset::at_index(0, UNTAGGED - 2));
@@ -329,16 +366,26 @@ impl Translation<'_> {
 
     /// Sets `INDEX` to the offset of the network header; see [`ethernet::network_offset`].
     fn network_index(&mut self) {
-        let (tagged, done) = (self.asm.label(), self.asm.label());
+        let tagged = self.asm.label();
+        let done = self.asm.label();
         self.bytes(SCRATCH, Width::Half, Offset::Constant(ethernet::TYPE_OFFSET));
+
         let [tag, service_tag] = ethernet::TAG_TYPES.map(u32::cast_signed);
         self.asm.mov(INDEX, ethernet::HEADER_BYTES.cast_signed());
-        self.asm.jump_if32(SCRATCH, Jump::Eq, tag, tagged).jump_if32(SCRATCH, Jump::Ne, service_tag, done);
+        self.asm.jump_if32(SCRATCH, Jump::Eq, tag, tagged).jump_if32(
+            SCRATCH,
+            Jump::Ne,
+            service_tag,
+            done,
+        );
+
         self.asm.bind(tagged);
+
         if matches!(self.environment, Environment::User) {
             self.ask(SCRATCH, offset_of!(Surroundings, vlan_present));
             self.asm.jump_if32(SCRATCH, Jump::Ne, 0, done);
         }
+
         self.asm.add(INDEX, ethernet::TAG_BYTES.cast_signed()).bind(done);
     }
 }

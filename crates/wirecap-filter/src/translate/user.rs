@@ -33,21 +33,23 @@ impl From<&Context> for Surroundings {
     }
 }
 
-/// The filter as a program that returns the number of bytes of a packet to keep. Its arguments are the
-/// address of the packet's first byte in `R1`, the number of its bytes in `R2`, the address of the
-/// [`Surroundings`] in `R4` (read only if the filter uses Linux extensions), and the packet's length on the
-/// wire in `R5`.
+/// The filter as a program that returns the number of bytes of a packet to keep. Its arguments are
+/// the address of the packet's first byte in `R1`, the number of its bytes in `R2`, the address of
+/// the [`Surroundings`] in `R4` (read only if the filter uses Linux extensions), and the packet's
+/// length on the wire in `R5`.
 ///
 /// It reads no other memory except the upper 128 bytes of its stack, and makes no calls.
 pub(crate) fn user_program(filter: &Filter) -> Result<Vec<Insn>, Unsupported> {
     filter.check_sources(machine_code_refuses)?;
     let mut asm = Assembler::new();
-    let (accept, reject) = (asm.label(), asm.label());
+    let accept = asm.label();
+    let reject = asm.label();
     let registers = Registers { data: Reg::R1, end: Reg::R2, context: Reg::R4, wire_len: Reg::R5 };
     let exits = Exits { accept, reject, beyond: reject };
     Translation::new(filter, &mut asm, Environment::User, registers, Way::Direct, exits).write();
     asm.bind(accept).exit();
     asm.bind(reject).mov32(Reg::R0, 0).exit();
+
     match asm.len() {
         insns if insns > INSNS_MAX => Err(Unsupported::TooLong { insns, most: INSNS_MAX }),
         _ => Ok(asm.finish().expect("every label is bound once, and near")),

@@ -15,61 +15,69 @@ use crate::filter::Filter;
 use crate::flow::{Flow, may_match};
 use crate::insn::{Base, Extension, Op, Operand, Position, Source, Width};
 
-/// The verifier rejects a program with more than 8,192 pending branches; some are left for the program around
-/// the filter.
+/// The verifier rejects a program with more than 8,192 pending branches; some are left for the
+/// program around the filter.
 const JUMPS_IN_A_ROW_MAX: u32 = 8000;
 
 /// Properties of the XDP program around a filter.
 #[derive(Clone, Copy, Debug)]
 pub struct XdpTarget {
-    /// The register of the program's context: `R6`, which the filter preserves. It changes all other registers and the
-    /// upper 136 bytes of the stack.
+    /// The register of the program's context: `R6`, which the filter preserves. It changes all
+    /// other registers and the upper 136 bytes of the stack.
     pub context: Reg,
     /// The label for packets that do not match.
     pub reject: Label,
-    /// The program receives packets with several fragments. Bytes beyond the first fragment are read by a
-    /// kernel call.
+    /// The program receives packets with several fragments. Bytes beyond the first fragment are
+    /// read by a kernel call.
     pub multi_buffer: bool,
     /// The interface's Ethernet address, for filters that read the packet type.
     pub address: Option<[u8; 6]>,
 }
 
 impl Filter {
-    /// Emits the filter into an XDP program. Execution continues after it for matching packets, with the number of
-    /// bytes to keep in `R0`, and at `target.reject` for others (as far as the verifier can see, some do).
+    /// Emits the filter into an XDP program. Execution continues after it for matching packets,
+    /// with the number of bytes to keep in `R0`, and at `target.reject` for others (as far as the
+    /// verifier can see, some do).
     ///
-    /// Bytes and length are those of the whole packet. An offset that depends on the packet can reach the
-    /// first 65,535 bytes, the kernel's limit.
+    /// Bytes and length are those of the whole packet. An offset that depends on the packet can
+    /// reach the first 65,535 bytes, the kernel's limit.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`] if the filter reads data that an XDP program does not have, or exceeds a limit of the kernel.
-    /// Nothing is emitted then.
+    /// [`Unsupported`] if the filter reads data that an XDP program does not have, or exceeds a
+    /// limit of the kernel. Nothing is emitted then.
     pub fn emit_xdp(&self, asm: &mut Assembler, target: &XdpTarget) -> Result<(), Unsupported> {
         self.check_sources(xdp_refuses)?;
         if self.program.has_loop() {
             return Err(Unsupported::Loop);
         }
+
         self.program.ops().iter().try_for_each(|&op| check_op(op, target))?;
         let again = if target.multi_buffer { self.jumps_in_a_row(Way::Ask) } else { 0 };
         let jumps = self.jumps_in_a_row(Way::Direct) + again;
         if jumps > JUMPS_IN_A_ROW_MAX {
             return Err(Unsupported::TooManyJumps { jumps, most: JUMPS_IN_A_ROW_MAX });
         }
+
         let mut longer = asm.clone();
         self.write_xdp(&mut longer, target);
+
         let insns = longer.len() - asm.len();
         if insns > INSNS_MAX {
             return Err(Unsupported::TooLong { insns, most: INSNS_MAX });
         }
+
         *asm = longer;
         Ok(())
     }
 
-    /// An upper bound of the number of conditional jumps on the longest path through the translation.
+    /// An upper bound of the number of conditional jumps on the longest path through the
+    /// translation.
     fn jumps_in_a_row(&self, way: Way) -> u32 {
-        let (ops, flow) = (self.program.ops(), Flow::of(&self.program));
+        let ops = self.program.ops();
+        let flow = Flow::of(&self.program);
         let mut behind = vec![0; ops.len() + 1];
+
         for (index, &op) in ops.iter().enumerate().rev() {
             let from = |target: u32| behind[target as usize];
             let cases = match way {
@@ -84,26 +92,37 @@ impl Filter {
                     _ => from(index as u32 + 1),
                 };
         }
+
         behind[0]
     }
 
     fn write_xdp(&self, asm: &mut Assembler, target: &XdpTarget) {
-        let (accept, whole) = (asm.label(), asm.label());
+        let accept = asm.label();
+        let whole = asm.label();
+
         let write = |way, beyond, asm: &mut Assembler| {
             let environment = Environment::Xdp { address: target.address.unwrap_or_default() };
             let exits = Exits { accept, reject: target.reject, beyond };
-            let registers =
-                Registers { data: Reg::R9, end: Reg::R5, context: target.context, wire_len: Reg::R0 };
+
+            let registers = Registers {
+                data: Reg::R9,
+                end: Reg::R5,
+                context: target.context,
+                wire_len: Reg::R0,
+            };
             Translation::new(self, asm, environment, registers, way, exits).write()
         };
+
         if !self.may_match() {
-            // Without CAP_PERFMON, the verifier follows the jump as the processor may do by speculation.
+            // Without CAP_PERFMON, the verifier follows the jump as the processor may do by
+            // speculation.
             asm.mov32(Reg::R0, 0);
             jump_never(asm, accept);
         }
+
         if target.multi_buffer {
-            // For nearly all packets, the filter reads only the first fragment. Otherwise it starts over and
-            // calls the kernel for every byte.
+            // For nearly all packets, the filter reads only the first fragment. Otherwise it starts
+            // over and calls the kernel for every byte.
             let falls_through = write(Way::Direct, whole, asm);
             if asm.has_jump_to(whole) {
                 if falls_through {
@@ -115,6 +134,7 @@ impl Filter {
         } else {
             write(Way::Direct, target.reject, asm);
         }
+
         asm.bind(accept);
         if !asm.has_jump_to(target.reject) {
             jump_never(asm, target.reject);
@@ -129,8 +149,8 @@ impl Filter {
     }
 }
 
-/// A jump that the verifier considers possible but that is never taken: the verifier requires a path to every
-/// instruction.
+/// A jump that the verifier considers possible but that is never taken: the verifier requires a
+/// path to every instruction.
 fn jump_never(asm: &mut Assembler, target: Label) {
     asm.mov32(Reg::R1, 1).jump_if32(Reg::R1, Jump::Eq, 0, target);
 }
@@ -152,8 +172,8 @@ fn xdp_refuses(extension: Extension) -> Option<&'static str> {
     }
 }
 
-/// Maximum number of conditional jumps that the instruction becomes, with this number of direct loads for different
-/// values of the index register.
+/// Maximum number of conditional jumps that the instruction becomes, with this number of direct
+/// loads for different values of the index register.
 fn conditional_jumps(op: Op, cases: u32) -> u32 {
     match op {
         Op::Load(_, Source::Extension(_)) => 20,
@@ -163,7 +183,9 @@ fn conditional_jumps(op: Op, cases: u32) -> u32 {
             6 + cases
         }
         Op::Load(_, Source::Indirect(..)) => 2 + cases,
-        Op::Load(_, Source::Absolute(..) | Source::HeaderLen(_)) | Op::Branch { .. } | Op::Return(_) => 1,
+        Op::Load(_, Source::Absolute(..) | Source::HeaderLen(_))
+        | Op::Branch { .. }
+        | Op::Return(_) => 1,
         Op::Alu(_, Operand::X) => 1,
         _ => 0,
     }
@@ -173,9 +195,14 @@ fn check_op(op: Op, target: &XdpTarget) -> Result<(), Unsupported> {
     let Op::Load(_, source) = op else { return Ok(()) };
     match source {
         Source::Extension(extension @ Extension::PacketType) if target.address.is_none() => {
-            Err(Unsupported::Extension { extension, reason: "the interface has no Ethernet address" })
+            Err(Unsupported::Extension {
+                extension,
+                reason: "the interface has no Ethernet address",
+            })
         }
-        Source::Absolute(width, place) | Source::Indirect(width, place) => check_reach(width, place),
+        Source::Absolute(width, place) | Source::Indirect(width, place) => {
+            check_reach(width, place)
+        }
         Source::HeaderLen(place) => check_reach(Width::Byte, place),
         _ => Ok(()),
     }

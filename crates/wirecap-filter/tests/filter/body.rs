@@ -1,5 +1,5 @@
-//! The body of the translator's fuzz target, for arbitrary bytes; the tests in `mutated` run it on the stored
-//! corpus.
+//! The body of the translator's fuzz target, for arbitrary bytes; the tests in `mutated` run it on
+//! the stored corpus.
 
 use wirecap_filter::LinkType;
 use wirecap_filter::bpf::asm::{Assembler, Reg};
@@ -8,8 +8,8 @@ use wirecap_filter::{ClassicInsn, CompiledFilter, Context, Filter, Interpreter, 
 use crate::choices::Choices;
 use crate::programs::{Contents, program};
 
-/// Interprets the bytes as a program and a packet. Machine code and interpreter must return the same, and
-/// each translation for XDP must be complete or refused.
+/// Interprets the bytes as a program and a packet. Machine code and interpreter must return the
+/// same, and each translation for XDP must be complete or refused.
 pub(crate) fn translate(bytes: &[u8]) {
     let Some((&kind, bytes)) = bytes.split_first() else { return };
     let context = Context { ifindex: 3, queue: 1, ..Context::default() };
@@ -21,13 +21,18 @@ pub(crate) fn translate(bytes: &[u8]) {
     for multi_buffer in [false, true] {
         emit(&filter, multi_buffer);
     }
-    let (Ok(interpreter), Ok(compiled)) = (Interpreter::new(&filter), CompiledFilter::new(&filter)) else {
+    let (Ok(interpreter), Ok(compiled)) = (Interpreter::new(&filter), CompiledFilter::new(&filter))
+    else {
         return;
     };
     let wire_len = bytes.len() as u32;
     for packet in [bytes, &bytes[bytes.len() / 2..], &[]] {
         let expected = interpreter.matches(packet, wire_len, &context);
-        assert_eq!(compiled.matches(packet, wire_len, &context), expected, "{packet:02x?}\n{filter}");
+        assert_eq!(
+            compiled.matches(packet, wire_len, &context),
+            expected,
+            "{packet:02x?}\n{filter}"
+        );
     }
 }
 

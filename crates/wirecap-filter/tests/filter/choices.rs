@@ -1,7 +1,7 @@
 //! Choices from bytes, which come from a fuzzer or a seed.
 
-/// Makes a sequence of choices determined by the bytes. After the last byte, it always makes the first
-/// choice.
+/// Makes a sequence of choices determined by the bytes. After the last byte, it always makes the
+/// first choice.
 #[derive(Debug)]
 pub(crate) struct Choices {
     bytes: std::vec::IntoIter<u8>,
@@ -21,7 +21,8 @@ impl Choices {
             let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             (mixed ^ (mixed >> 31)).to_le_bytes()
         };
-        let bytes: Vec<u8> = std::iter::repeat_with(word).take(byte_count.div_ceil(8)).flatten().collect();
+        let bytes: Vec<u8> =
+            std::iter::repeat_with(word).take(byte_count.div_ceil(8)).flatten().collect();
         Self { bytes: bytes.into_iter() }
     }
 

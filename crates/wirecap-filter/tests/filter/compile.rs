@@ -3,13 +3,16 @@
 use std::process::Command;
 
 use wirecap_filter::LinkType;
-use wirecap_filter::{Context, Filter, FilterError, Interpreter, PacketType, ProgramError, VlanTag};
+use wirecap_filter::{
+    Context, Filter, FilterError, Interpreter, PacketType, ProgramError, VlanTag,
+};
 use wirecap_testbed::skip;
 
 use crate::expressions::expressions;
 
 fn compile(expression: &str) -> Filter {
-    Filter::compile(expression, LinkType::ETHERNET, 0).unwrap_or_else(|error| panic!("{expression}: {error}"))
+    Filter::compile(expression, LinkType::ETHERNET, 0)
+        .unwrap_or_else(|error| panic!("{expression}: {error}"))
 }
 
 fn refusal(expression: &str) -> String {
@@ -21,7 +24,9 @@ fn refusal(expression: &str) -> String {
 
 /// The output of tcpdump for an expression; if tcpdump is missing, `None` and a message.
 fn tcpdump(option: &str, expression: &str) -> Option<String> {
-    let Ok(output) = Command::new("tcpdump").args([option, "-y", "EN10MB", "--", expression]).output() else {
+    let Ok(output) =
+        Command::new("tcpdump").args([option, "-y", "EN10MB", "--", expression]).output()
+    else {
         skip("tcpdump is not installed");
         return None;
     };
@@ -53,7 +58,10 @@ fn a_program_is_read_as_tcpdump_prints_it() {
 #[test]
 fn a_bad_expression_is_reported_with_libpcaps_message_and_the_page_to_read() {
     let cases = [
-        ("udp port zork", "unknown port 'zork' in the filter \"udp port zork\"; see pcap-filter(7)"),
+        (
+            "udp port zork",
+            "unknown port 'zork' in the filter \"udp port zork\"; see pcap-filter(7)",
+        ),
         ("tcp andd port 80", "syntax error in the filter \"tcp andd port 80\"; see pcap-filter(7)"),
     ];
     for (expression, expected) in cases {
@@ -68,7 +76,8 @@ fn a_bad_expression_is_reported_with_libpcaps_message_and_the_page_to_read() {
 #[test]
 fn the_snap_length_is_the_filters_return_value() {
     for (snap_len, verdict) in [(96, 96), (0, 262_144), (u32::MAX, 262_144)] {
-        let filter = Filter::compile("", LinkType::ETHERNET, snap_len).expect("it matches everything");
+        let filter =
+            Filter::compile("", LinkType::ETHERNET, snap_len).expect("it matches everything");
         let interpreter = Interpreter::new(&filter).expect("it asks for nothing");
         assert_eq!(interpreter.matches(&[], 0, &Context::default()), verdict);
     }
@@ -92,7 +101,10 @@ fn an_invalid_program_is_rejected_with_its_fault() {
         ("1\n0 0 0 0", ProgramError::NoReturn),
         ("2\n21 0 1 0\n6 0 0 0", ProgramError::JumpsOut { index: 0, target: 2, insns: 2 }),
         ("2\n5 0 0 1\n6 0 0 0", ProgramError::JumpsOut { index: 0, target: 2, insns: 2 }),
-        ("2\n5 0 0 4294967294\n6 0 0 0", ProgramError::JumpsOut { index: 0, target: u32::MAX, insns: 2 }),
+        (
+            "2\n5 0 0 4294967294\n6 0 0 0",
+            ProgramError::JumpsOut { index: 0, target: u32::MAX, insns: 2 },
+        ),
         ("2\n52 0 0 0\n6 0 0 0", ProgramError::DividesByZero { index: 0 }),
         ("2\n148 0 0 0\n6 0 0 0", ProgramError::DividesByZero { index: 0 }),
         ("2\n100 0 0 32\n6 0 0 0", ProgramError::ShiftsTooFar { index: 0, bits: 32 }),
@@ -102,7 +114,8 @@ fn an_invalid_program_is_rejected_with_its_fault() {
     for (text, expected) in cases {
         assert_eq!(Filter::parse(text, LinkType::ETHERNET).unwrap_err(), expected, "{text}");
     }
-    // An undefined code; a load of eight bytes; an unknown extension; a code of more than eight bits.
+    // An undefined code; a load of eight bytes; an unknown extension; a code of more than eight
+    // bits.
     for insn in ["14 0 0 0", "56 0 0 0", "32 0 0 4294963265", "256 0 0 0"] {
         let error = Filter::parse(&format!("2\n{insn}\n6 0 0 0"), LinkType::ETHERNET).unwrap_err();
         assert!(matches!(error, ProgramError::Unknown { index: 0, .. }), "{insn}: {error}");
@@ -122,7 +135,8 @@ fn data_that_a_packet_does_not_contain_is_rejected_by_name() {
     let network = "2\n48 0 0 4293918720\n22 0 0 0";
     assert!(Interpreter::new(&Filter::parse(network, LinkType::RAW).expect("it is sound")).is_ok());
     let error =
-        Interpreter::new(&Filter::parse(network, LinkType::LINUX_SLL).expect("it is sound")).unwrap_err();
+        Interpreter::new(&Filter::parse(network, LinkType::LINUX_SLL).expect("it is sound"))
+            .unwrap_err();
     assert!(error.to_string().contains("link type 113"), "{error}");
 }
 
@@ -165,7 +179,8 @@ fn a_filter_reads_data_besides_the_packet() {
 
 #[test]
 fn a_netlink_attribute_is_found_as_the_kernel_finds_it() {
-    // Three attributes from offset 2: type 1 (empty), type 2 with nested types 5 and 6, type 9 (truncated).
+    // Three attributes from offset 2: type 1 (empty), type 2 with nested types 5 and 6, type 9
+    // (truncated).
     let mut packet = vec![0, 0];
     let mut attribute = |len: u16, kind: u16| {
         packet.extend(len.to_ne_bytes());
@@ -177,7 +192,8 @@ fn a_netlink_attribute_is_found_as_the_kernel_finds_it() {
     attribute(4, 6);
     attribute(8, 9);
     let find = |extension: u32, start: u32, kind: u32| {
-        let text = format!("4\n0 0 0 {start}\n1 0 0 {kind}\n32 0 0 {}\n22 0 0 0", 0xffff_f000 + extension);
+        let text =
+            format!("4\n0 0 0 {start}\n1 0 0 {kind}\n32 0 0 {}\n22 0 0 0", 0xffff_f000 + extension);
         let filter = Filter::parse(&text, LinkType(253)).expect("it is sound");
         Interpreter::new(&filter).expect("it is known").matches(&packet, 0, &Context::default())
     };
@@ -189,9 +205,14 @@ fn a_netlink_attribute_is_found_as_the_kernel_finds_it() {
 
 #[test]
 fn an_endless_program_rejects_and_ends() {
-    let filter = Filter::parse("2\n5 0 0 4294967295\n6 0 0 1", LinkType::ETHERNET).expect("it is sound");
+    let filter =
+        Filter::parse("2\n5 0 0 4294967295\n6 0 0 1", LinkType::ETHERNET).expect("it is sound");
     assert_eq!(
-        Interpreter::new(&filter).expect("it asks nothing").matches(&[0; 64], 64, &Context::default()),
+        Interpreter::new(&filter).expect("it asks nothing").matches(
+            &[0; 64],
+            64,
+            &Context::default()
+        ),
         0
     );
 }

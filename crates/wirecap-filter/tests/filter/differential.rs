@@ -28,7 +28,11 @@ impl Runners {
         let libpcap = Libpcap::get().expect("libpcap is needed for this test");
         let kernel = WAYS.into_iter().filter_map(|way| Some((way, XdpFilter::new(filter, way)?)));
         let compiled = CompiledFilter::new(filter).expect("no extensions");
-        assert!(compiled.is_machine_code() || !cfg!(target_arch = "x86_64") || filter.program().len() > 1000);
+        assert!(
+            compiled.is_machine_code()
+                || !cfg!(target_arch = "x86_64")
+                || filter.program().len() > 1000
+        );
         Self {
             libpcap: libpcap.prepare(filter),
             interpreter: Interpreter::new(filter).expect("no extensions"),
@@ -40,7 +44,11 @@ impl Runners {
     fn check(&self, filter: &Filter, packet: &Packet) -> u32 {
         let (verdict, difference) = self.compare(packet);
         let difference = difference.unwrap_or_default();
-        assert!(difference.is_empty(), "{difference}: {packet:02x?}\n{:?}\n{filter}", filter.expression());
+        assert!(
+            difference.is_empty(),
+            "{difference}: {packet:02x?}\n{:?}\n{filter}",
+            filter.expression()
+        );
         verdict
     }
 
@@ -87,7 +95,8 @@ fn frames(seed: u64, count: usize) -> Vec<Packet> {
 #[test]
 fn a_thousand_expressions_decide_as_libpcap_does() {
     let packets = frames(6, 600);
-    let (mut matched, mut rejected) = (0, 0);
+    let mut matched = 0;
+    let mut rejected = 0;
     for expression in realistic() {
         let filter = compile(&expression, LinkType::ETHERNET);
         let runners = Runners::new(&filter, false);
@@ -96,7 +105,10 @@ fn a_thousand_expressions_decide_as_libpcap_does() {
         rejected += usize::from(wanted < packets.len());
     }
     // Matches and rejections must both occur, otherwise the comparison proves nothing.
-    assert!(matched > 900 && rejected > 900, "{matched} filters matched something, {rejected} not all");
+    assert!(
+        matched > 900 && rejected > 900,
+        "{matched} filters matched something, {rejected} not all"
+    );
 }
 
 #[test]
@@ -134,7 +146,8 @@ fn random_programs_decide_as_libpcap_does() {
     let mut choices = Choices::from_seed(9, 1 << 23);
     for round in 0..3000 {
         let insns_max = if round % 50 == 0 { 4000 } else { 60 };
-        let contents = Contents { insns_max, slots_stored_first: true, extensions: false, far: true };
+        let contents =
+            Contents { insns_max, slots_stored_first: true, extensions: false, far: true };
         let filter = program(&mut choices, contents);
         let runners = Runners::new(&filter, false);
         for _ in 0..10 {
@@ -154,10 +167,11 @@ fn random_programs_decide_in_the_kernel_as_in_user_space() {
     let mut loaded = 0;
     for round in 0..2000 {
         let insns_max = if round % 50 == 0 { 600 } else { 60 };
-        // Some filters that read beyond the maximum packet length are refused; none may be refused at load
-        // time.
+        // Some filters that read beyond the maximum packet length are refused; none may be refused
+        // at load time.
         let far = round >= 1500;
-        let contents = Contents { insns_max, slots_stored_first: false, extensions: round % 2 == 0, far };
+        let contents =
+            Contents { insns_max, slots_stored_first: false, extensions: round % 2 == 0, far };
         let filter = program(&mut choices, contents);
         let mut runners = Runners::new(&filter, true);
         // In libpcap, scratch memory initially contains whatever was on the stack.
@@ -180,15 +194,18 @@ fn packet_metadata_are_the_same_in_all_forms() {
     }
     let mut choices = Choices::from_seed(11, 1 << 18);
     let packets: Vec<Packet> = (0..200).map(|_| frame(&mut choices)).collect();
-    // Each extension supported by user space and the kernel, and a byte of the network and link-layer
-    // headers.
-    for k in [0xffff_f000, 0xffff_f004, 0xffff_f008, 0xffff_f018, 0xffff_f028, 0xfff0_0005, 0xffe0_0005] {
+    // Each extension supported by user space and the kernel, and a byte of the network and
+    // link-layer headers.
+    for k in
+        [0xffff_f000, 0xffff_f004, 0xffff_f008, 0xffff_f018, 0xffff_f028, 0xfff0_0005, 0xffe0_0005]
+    {
         let program = [(0x01, 5), (0x28, k), (0x16, 0)];
         let insns = program.map(|(code, k)| ClassicInsn { code, jt: 0, jf: 0, k }).to_vec();
         let filter = Filter::from_program(insns, LinkType::ETHERNET).expect("it is sound");
         let runners = Runners::new(&filter, true);
         assert_eq!(runners.kernel.len(), WAYS.len(), "{filter}");
-        let mut verdicts: Vec<u32> = packets.iter().map(|packet| runners.check(&filter, packet)).collect();
+        let mut verdicts: Vec<u32> =
+            packets.iter().map(|packet| runners.check(&filter, packet)).collect();
         verdicts.sort_unstable();
         verdicts.dedup();
         assert!(
@@ -203,7 +220,8 @@ fn cpu_and_random_numbers_are_available_only_in_the_kernel() {
     if !privileged() {
         return;
     }
-    for (extension, is_plausible) in [(36, (|cpu| cpu < 4096) as fn(u32) -> bool), (56, |random| random != 0)]
+    for (extension, is_plausible) in
+        [(36, (|cpu| cpu < 4096) as fn(u32) -> bool), (56, |random| random != 0)]
     {
         let text = format!("2\n32 0 0 {}\n22 0 0 0", 0xffff_f000_u32 + extension);
         let filter = Filter::parse(&text, LinkType::ETHERNET).expect("it is sound");

@@ -8,11 +8,12 @@ use wirecap_filter::LinkType;
 use crate::choices::Choices;
 use crate::names::{ADDRESSES, ADDRESSES_6, MACS, NETS, NETS_6, PORTS, mac_text};
 
-/// The first `count` different expressions of the seed that libpcap accepts. (It rejects expressions that no
-/// packet can match, such as an IPv6 host in ARP.)
+/// The first `count` different expressions of the seed that libpcap accepts. (It rejects
+/// expressions that no packet can match, such as an IPv6 host in ARP.)
 pub(crate) fn expressions(seed: u64, count: usize) -> Vec<String> {
     let mut choices = Choices::from_seed(seed, count * 4096);
-    let (mut known, mut list) = (BTreeSet::new(), Vec::new());
+    let mut known = BTreeSet::new();
+    let mut list = Vec::new();
     while list.len() < count {
         assert!(!choices.is_used_up(), "the grammar has only {} expressions", list.len());
         let depth = choices.of(&[0, 1, 1, 1, 2, 2, 3]);
@@ -25,11 +26,12 @@ pub(crate) fn expressions(seed: u64, count: usize) -> Vec<String> {
     list
 }
 
-/// The filters of the WinPcap paper (Risso and Degioanni, 2001): only IP; one TCP port among five; ten
-/// addresses and ten ports.
+/// The filters of the WinPcap paper (Risso and Degioanni, 2001): only IP; one TCP port among five;
+/// ten addresses and ten ports.
 pub(crate) fn winpcap_filters() -> [String; 3] {
     let list = |items: Vec<String>| items.join(" or ");
-    let ports = |count: usize| list(PORTS[..count].iter().map(|port| format!("tcp port {port}")).collect());
+    let ports =
+        |count: usize| list(PORTS[..count].iter().map(|port| format!("tcp port {port}")).collect());
     let hosts = list(ADDRESSES.iter().map(|address| format!("host {address}")).collect());
     ["ip".to_owned(), ports(5), format!("({hosts}) and ({})", ports(10))]
 }
@@ -147,15 +149,23 @@ fn ether(choices: &mut Choices) -> String {
     format!("ether {direction}host {}", mac_text(choices.of(&MACS)))
 }
 
-/// `vlan` changes the meaning of the rest of the expression, so it is combined with a suitable rest.
+/// `vlan` changes the meaning of the rest of the expression, so it is combined with a suitable
+/// rest.
 fn vlan(choices: &mut Choices) -> String {
     let tag = choices.of(&["vlan", "vlan 7", "vlan 42", "vlan 100", "vlan and vlan 42"]).to_owned();
     if choices.once_in(2) { format!("({tag} and {})", inner(choices)) } else { tag }
 }
 
 fn mpls_or_pppoe(choices: &mut Choices) -> String {
-    let shell =
-        choices.of(&["mpls", "mpls 1024", "mpls 16 and mpls", "pppoed", "pppoes", "pppoes 1", "pppoes 0x7"]);
+    let shell = choices.of(&[
+        "mpls",
+        "mpls 1024",
+        "mpls 16 and mpls",
+        "pppoed",
+        "pppoes",
+        "pppoes 1",
+        "pppoes 0x7",
+    ]);
     if choices.once_in(2) { format!("({shell} and {})", inner(choices)) } else { shell.to_owned() }
 }
 
@@ -204,7 +214,8 @@ fn flags(choices: &mut Choices) -> String {
 fn bytes(choices: &mut Choices) -> String {
     let comparison = choices.of(&["=", "!=", "<", ">", "<=", ">=", "=="]);
     let left = arithmetic(choices, 2);
-    let right = if choices.once_in(3) { arithmetic(choices, 1) } else { choices.below(70_000).to_string() };
+    let right =
+        if choices.once_in(3) { arithmetic(choices, 1) } else { choices.below(70_000).to_string() };
     format!("{left} {comparison} {right}")
 }
 

@@ -36,8 +36,12 @@ pub(crate) fn load(filter: &Filter, way: Way) -> Result<Result<XdpFilter, BpfErr
     let mut asm = Assembler::new();
     let reject = asm.label();
     asm.mov(Reg::R6, Reg::R1);
-    let target =
-        XdpTarget { context: Reg::R6, reject, multi_buffer: way.multi_buffer, address: Some(ADDRESS) };
+    let target = XdpTarget {
+        context: Reg::R6,
+        reject,
+        multi_buffer: way.multi_buffer,
+        address: Some(ADDRESS),
+    };
     filter.emit_xdp(&mut asm, &target)?;
     asm.exit().bind(reject).mov32(Reg::R0, 0).exit();
     let code = asm.finish().expect("labels are bound");
@@ -49,7 +53,10 @@ impl XdpFilter {
     /// Loads a filter if the translator supports it; the kernel must accept the translation.
     pub(crate) fn new(filter: &Filter, way: Way) -> Option<Self> {
         let loaded = load(filter, way).ok()?;
-        Some(loaded.unwrap_or_else(|error| panic!("{way:?}: {error}: {:?}\n{filter}", error.source())))
+        Some(
+            loaded
+                .unwrap_or_else(|error| panic!("{way:?}: {error}: {:?}\n{filter}", error.source())),
+        )
     }
 
     pub(crate) fn matches(&self, frame: &[u8]) -> u32 {

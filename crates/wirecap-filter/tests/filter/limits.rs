@@ -4,7 +4,9 @@ use std::error::Error;
 
 use wirecap_filter::LinkType;
 use wirecap_filter::bpf::asm::{Assembler, Reg};
-use wirecap_filter::{ClassicInsn, CompiledFilter, Context, Filter, Interpreter, Unsupported, XdpTarget};
+use wirecap_filter::{
+    ClassicInsn, CompiledFilter, Context, Filter, Interpreter, Unsupported, XdpTarget,
+};
 use wirecap_testbed::privileged;
 
 use crate::kernel::{WAYS, Way, load};
@@ -22,8 +24,8 @@ fn repeated(unit: &[ClassicInsn], count: usize) -> Filter {
 
 /// A filter with `count` comparisons with ports; a frame of zeros matches none of them.
 fn ports(count: u32) -> Filter {
-    let compare =
-        (1..=count).flat_map(|port| [insn(0x28, 0, 0, 36), insn(0x15, 0, 1, port), insn(0x06, 0, 0, 7)]);
+    let compare = (1..=count)
+        .flat_map(|port| [insn(0x28, 0, 0, 36), insn(0x15, 0, 1, port), insn(0x06, 0, 0, 7)]);
     Filter::from_program(compare.chain([insn(0x06, 0, 0, 96)]).collect(), LinkType::ETHERNET)
         .expect("it is sound")
 }
@@ -35,9 +37,12 @@ const HEADER_LEN: ClassicInsn = ClassicInsn { code: 0xb1, jt: 0, jf: 0, k: 14 };
 #[test]
 fn the_longest_translations_of_an_instruction_fit_their_memory() {
     let one = insn(0x01, 0, 0, 1);
-    for (unit, count) in
-        [(DIVISION_BY_X, 4095), (insn(0x9c, 0, 0, 0), 4095), (INDIRECT, 3000), (insn(0x6c, 0, 0, 0), 4095)]
-    {
+    for (unit, count) in [
+        (DIVISION_BY_X, 4095),
+        (insn(0x9c, 0, 0, 0), 4095),
+        (INDIRECT, 3000),
+        (insn(0x6c, 0, 0, 0), 4095),
+    ] {
         let mut insns = vec![one];
         insns.extend(repeated(&[unit], count).program());
         let filter = Filter::from_program(insns, LinkType::ETHERNET).expect("it is sound");
@@ -99,7 +104,8 @@ fn the_longest_accepted_program_is_loaded() {
 fn emitted(filter: &Filter, way: Way) -> Result<(), Unsupported> {
     let mut asm = Assembler::new();
     let reject = asm.label();
-    let target = XdpTarget { context: Reg::R6, reject, multi_buffer: way.multi_buffer, address: None };
+    let target =
+        XdpTarget { context: Reg::R6, reject, multi_buffer: way.multi_buffer, address: None };
     let outcome = filter.emit_xdp(&mut asm, &target);
     assert_eq!(outcome.is_err(), asm.is_empty(), "a refused filter leaves nothing behind");
     outcome
@@ -109,11 +115,16 @@ fn emitted(filter: &Filter, way: Way) -> Result<(), Unsupported> {
 fn programs_that_the_kernel_would_reject_are_rejected_first() {
     let refusal = |filter: &Filter| emitted(filter, WAYS[0]).unwrap_err();
     assert!(matches!(refusal(&ports(20_000)), Unsupported::TooManyJumps { jumps: 40_001.., .. }));
-    assert!(matches!(refusal(&repeated(&[insn(0x84, 0, 0, 0)], 40_000)), Unsupported::TooLong { .. }));
+    assert!(matches!(
+        refusal(&repeated(&[insn(0x84, 0, 0, 0)], 40_000)),
+        Unsupported::TooLong { .. }
+    ));
     let far = refusal(&repeated(&[insn(0x28, 0, 0, 65_534)], 1));
     assert_eq!(far, Unsupported::Offset { offset: 65_534, most: 65_533 });
-    let endless =
-        Filter::from_program(vec![insn(0x05, 0, 0, u32::MAX), insn(0x06, 0, 0, 1)], LinkType::ETHERNET);
+    let endless = Filter::from_program(
+        vec![insn(0x05, 0, 0, u32::MAX), insn(0x06, 0, 0, 1)],
+        LinkType::ETHERNET,
+    );
     assert_eq!(refusal(&endless.expect("it is sound")), Unsupported::Loop);
 }
 
@@ -133,10 +144,11 @@ fn filters_that_decide_nothing_are_loaded() {
         return;
     }
     for (verdict, way) in [0, 96].into_iter().flat_map(|verdict| WAYS.map(|way| (verdict, way))) {
-        let filter =
-            Filter::from_program(vec![insn(0x06, 0, 0, verdict)], LinkType::ETHERNET).expect("it is sound");
-        let xdp =
-            load(&filter, way).expect("it is short").unwrap_or_else(|error| panic!("{:?}", error.source()));
+        let filter = Filter::from_program(vec![insn(0x06, 0, 0, verdict)], LinkType::ETHERNET)
+            .expect("it is sound");
+        let xdp = load(&filter, way)
+            .expect("it is short")
+            .unwrap_or_else(|error| panic!("{:?}", error.source()));
         assert_eq!(xdp.matches(&[0; 64]), verdict);
     }
 }

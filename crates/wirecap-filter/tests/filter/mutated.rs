@@ -1,4 +1,5 @@
-//! The stored corpus of the translator's fuzz target, unchanged and with several thousand kinds of damage.
+//! The stored corpus of the translator's fuzz target, unchanged and with several thousand kinds of
+//! damage.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +12,10 @@ const MUTATIONS_PER_FILE: u64 = 300;
 #[test]
 fn damaged_programs_are_translated_or_rejected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/filter_translator");
-    let paths = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut paths: Vec<_> = paths.map(|entry| entry.expect("the folder can be read").path()).collect();
+    let paths =
+        fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut paths: Vec<_> =
+        paths.map(|entry| entry.expect("the folder can be read").path()).collect();
     assert!(!paths.is_empty(), "{} has no files", folder.display());
     paths.sort();
     for path in paths {

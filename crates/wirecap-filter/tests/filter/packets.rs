@@ -42,7 +42,9 @@ fn encapsulation(choices: &mut Choices, data: &mut Vec<u8>) {
     for _ in 0..choices.of(&[0, 0, 0, 0, 1, 1, 2, 3]) {
         let tpid = choices.of(&[0x8100_u16, 0x8100, 0x88a8, 0x9100]);
         data.extend(tpid.to_be_bytes());
-        data.extend(((choices.below(16) << 12) as u16 | choices.of(&[7, 42, 100, 4094])).to_be_bytes());
+        data.extend(
+            ((choices.below(16) << 12) as u16 | choices.of(&[7, 42, 100, 4094])).to_be_bytes(),
+        );
     }
     match choices.below(12) {
         0..=4 => {
@@ -59,7 +61,8 @@ fn encapsulation(choices: &mut Choices, data: &mut Vec<u8>) {
         _ => {
             let other = choices.of(&[0x0026_u16, 0x05dc, 0x0600, 0x88cc, 0x809b, 0xffff, 0x0000]);
             data.extend(other.to_be_bytes());
-            let llc = choices.of(&[[0x42, 0x42, 3], [0xaa, 0xaa, 3], [0xff, 0xff, 0], [0xfe, 0xfe, 3]]);
+            let llc =
+                choices.of(&[[0x42, 0x42, 3], [0xaa, 0xaa, 3], [0xff, 0xff, 0], [0xfe, 0xfe, 3]]);
             data.extend(llc);
         }
     }
@@ -161,7 +164,8 @@ fn packets_of(file: &Path, link_type: LinkType) -> Vec<Packet> {
     loop {
         // Some traces are damaged on purpose; the packets before the damage are valid.
         let Ok(Some(record)) = reader.next_record() else { return packets };
-        let (interface, data) = (record.interface, record.data.to_vec());
+        let interface = record.interface;
+        let data = record.data.to_vec();
         let packet = Packet { wire_len: record.wire_len, data };
         if reader.interfaces()[interface as usize].link_type == link_type {
             packets.push(packet);

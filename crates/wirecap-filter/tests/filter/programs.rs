@@ -9,8 +9,8 @@ use crate::choices::Choices;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contents {
     pub(crate) insns_max: u32,
-    /// Scratch memory is stored to first, so that its initial contents do not matter: in libpcap they are
-    /// whatever was on the stack.
+    /// Scratch memory is stored to first, so that its initial contents do not matter: in libpcap
+    /// they are whatever was on the stack.
     pub(crate) slots_stored_first: bool,
     /// Loads supported by Linux but not by libpcap.
     pub(crate) extensions: bool,
@@ -29,7 +29,8 @@ pub(crate) fn program(choices: &mut Choices, contents: Contents) -> Filter {
         insns.push(any_insn(choices, left, has_slots, contents));
     }
     insns.push(choices.of(&[insn(0x06, 0), insn(0x06, 262_144), insn(0x16, 0)]));
-    Filter::from_program(insns, LinkType::ETHERNET).expect("the generator makes sound programs only")
+    Filter::from_program(insns, LinkType::ETHERNET)
+        .expect("the generator makes sound programs only")
 }
 
 fn insn(code: u16, k: u32) -> ClassicInsn {
@@ -100,7 +101,8 @@ fn branch(choices: &mut Choices, left: u32) -> ClassicInsn {
     let condition = choices.of(&[0x10, 0x20, 0x30, 0x40]);
     let from_x = if choices.once_in(4) { 0x08 } else { 0 };
     let mut skip = || choices.of(&[0, 0, 1, 2, 3, 7, 20, 255]).min(left - 1) as u8;
-    let (jt, jf) = (skip(), skip());
+    let jt = skip();
+    let jf = skip();
     ClassicInsn { code: 0x05 | condition | from_x, jt, jf, k: number(choices) }
 }
 

@@ -6,8 +6,8 @@ use std::slice::from_ref;
 use std::time::{Duration, SystemTime};
 
 use wirecap_index::{
-    EnsureError, Ensured, Note, Query, Without, build, ensure, index_path, load, plan, remove, segments,
-    write,
+    EnsureError, Ensured, Note, Query, Without, build, ensure, index_path, load, plan, remove,
+    segments, write,
 };
 use wirecap_savefile::LinkType;
 
@@ -15,8 +15,15 @@ use crate::files::{Packet, find, ip_packet, query, write_segment};
 
 fn traffic(seed: u64, count: u64) -> Vec<Packet> {
     let packet = |number: u64| {
-        let (a, b) = ((number % 7) as u16, (number % 11) as u16);
-        ip_packet(1_700_000_000_000_000_000 + seed + number * 1_000_000, (a, 1000 + b), (b, 53), None, 100)
+        let a = (number % 7) as u16;
+        let b = (number % 11) as u16;
+        ip_packet(
+            1_700_000_000_000_000_000 + seed + number * 1_000_000,
+            (a, 1000 + b),
+            (b, 53),
+            None,
+            100,
+        )
     };
     (0..count).map(packet).collect()
 }
@@ -24,7 +31,8 @@ fn traffic(seed: u64, count: u64) -> Vec<Packet> {
 fn recorded(folder: &Path, name: &str, packets: &[Packet]) -> PathBuf {
     let path = folder.join(name);
     write_segment(&path, packets, LinkType::ETHERNET, 10_000);
-    let Ensured::Written { because: Without::Missing, .. } = ensure(&path, &mut |_| true).unwrap() else {
+    let Ensured::Written { because: Without::Missing, .. } = ensure(&path, &mut |_| true).unwrap()
+    else {
         panic!("there was an index already");
     };
     path
@@ -53,7 +61,10 @@ fn an_index_with_any_byte_changed_is_rebuilt() {
         assert!(plan.segments[0].to_string().ends_with("\n  wirecap index rewrites it"));
         assert_eq!(found, expected);
         let outcome = ensure(&path, &mut |_| true).unwrap();
-        assert!(matches!(outcome, Ensured::Written { because: Without::Damaged(_), .. }), "{outcome:?}");
+        assert!(
+            matches!(outcome, Ensured::Written { because: Without::Damaged(_), .. }),
+            "{outcome:?}"
+        );
         assert_eq!(load(&path).unwrap(), good);
     }
 }
@@ -63,8 +74,15 @@ fn an_index_with_any_byte_changed_is_rebuilt() {
 fn a_search_finds_the_same_with_any_byte_of_the_index_changed() {
     let folder = tempfile::tempdir().unwrap();
     let flow = |number: u64| {
-        let (host, port) = ((number % 3000) as u16, 1000 + (number % 3000) as u16);
-        ip_packet(1_700_000_000_000_000_000 + number * 1_000_000, (host, port), (7, 53), Some(0x10), 20)
+        let host = (number % 3000) as u16;
+        let port = 1000 + (number % 3000) as u16;
+        ip_packet(
+            1_700_000_000_000_000_000 + number * 1_000_000,
+            (host, port),
+            (7, 53),
+            Some(0x10),
+            20,
+        )
     };
     let path = recorded(folder.path(), "s.pcapng.zst", &(0..6000).map(flow).collect::<Vec<_>>());
     let whole = fs::read(index_path(&path)).unwrap();
@@ -89,7 +107,8 @@ fn a_search_finds_the_same_with_any_byte_of_the_index_changed() {
 #[test]
 fn the_index_of_another_file_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
-    let (packets, others) = (traffic(0, 500), traffic(7, 500));
+    let packets = traffic(0, 500);
+    let others = traffic(7, 500);
     let path = recorded(folder.path(), "a.pcapng", &packets);
     let other = recorded(folder.path(), "b.pcapng", &others);
     assert_eq!(path.metadata().unwrap().len(), other.metadata().unwrap().len());
@@ -162,14 +181,16 @@ fn inconsistent_index_numbers_are_reported_while_reading() {
 #[test]
 fn a_removed_file_is_reported_and_the_others_are_searched() {
     let folder = tempfile::tempdir().unwrap();
-    let (packets, others) = (traffic(0, 300), traffic(500, 300));
+    let packets = traffic(0, 300);
+    let others = traffic(500, 300);
     let path = recorded(folder.path(), "a.pcapng.zst", &packets);
     let other = recorded(folder.path(), "b.pcapng.zst", &others);
     let mut query: Query = query("");
     let planned = plan(&[path.clone(), other], &mut query, &mut |_| true).unwrap();
     fs::remove_file(&path).unwrap();
     remove(&path).unwrap();
-    let (mut vanished, mut found) = (0, 0);
+    let mut vanished = 0;
+    let mut found = 0;
     let outcome = planned
         .run(
             &mut query,
@@ -308,12 +329,16 @@ fn a_partial_index_of_a_killed_process_is_replaced() {
     let index = load(&path).unwrap();
     let mut part = index_path(&path).into_os_string();
     part.push(".part");
-    let (part, other) = (PathBuf::from(part), folder.path().join("other"));
+    let part = PathBuf::from(part);
+    let other = folder.path().join("other");
     fs::write(&other, "kept").unwrap();
-    let leave: [&dyn Fn(); 3] =
-        [&|| fs::write(&part, "half of it").unwrap(), &|| fs::hard_link(&other, &part).unwrap(), &|| {
+    let leave: [&dyn Fn(); 3] = [
+        &|| fs::write(&part, "half of it").unwrap(),
+        &|| fs::hard_link(&other, &part).unwrap(),
+        &|| {
             std::os::unix::fs::symlink(&other, &part).unwrap();
-        }];
+        },
+    ];
     for leave in leave {
         remove(&path).unwrap();
         leave();

@@ -40,12 +40,15 @@ fn query(folder: &Path, sql: &str) -> Vec<Vec<String>> {
 
 /// The rows of the documentation's table of columns: names and types.
 fn documented_columns(page: &str) -> Vec<(String, &str)> {
-    let table = page.split("| column | type | content |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let table =
+        page.split("| column | type | content |").nth(1).unwrap().split("\n\n").next().unwrap();
     let mut columns = Vec::new();
     for line in table.lines().skip(2) {
         let mut cells = line.trim_matches('|').split('|');
-        let (names, kind) = (cells.next().unwrap(), cells.next().unwrap().trim());
-        columns.extend(names.split(',').map(|name| (name.trim().trim_matches('`').to_owned(), kind)));
+        let names = cells.next().unwrap();
+        let kind = cells.next().unwrap().trim();
+        columns
+            .extend(names.split(',').map(|name| (name.trim().trim_matches('`').to_owned(), kind)));
     }
     columns
 }
@@ -65,7 +68,8 @@ fn duckdb_reads_the_index_as_documented() {
     for file in 0..3_u64 {
         let mut packets = Vec::new();
         for number in 0..900_u64 {
-            let (a, b) = ((number % 3) as u16 + 1, (number % 5) as u16 + 10);
+            let a = (number % 3) as u16 + 1;
+            let b = (number % 5) as u16 + 10;
             let flags = (number % 4 != 0).then_some(0x10);
             let nanos = 1_700_000_000_000_000_000 + (file * 900 + number) * 100_000_000;
             let packet = ip_packet(nanos, (a, 40_000 + a), (b, 443), flags, 10 * a as usize);
@@ -94,7 +98,8 @@ fn duckdb_reads_the_index_as_documented() {
         assert!(largest.contains(&(key, sums)), "{row:?} is not in {largest:?}");
     }
     let bytes: Vec<String> = found.into_iter().map(|row| row[4].clone()).collect();
-    let most: Vec<String> = largest.iter().take(10).map(|(_, (_, bytes))| bytes.to_string()).collect();
+    let most: Vec<String> =
+        largest.iter().take(10).map(|(_, (_, bytes))| bytes.to_string()).collect();
     assert_eq!(bytes, most);
     // The columns have the documented names and types, in this order.
     let of_duckdb = |kind: &str| match kind.split(',').next().unwrap() {
@@ -105,11 +110,14 @@ fn duckdb_reads_the_index_as_documented() {
         "string" => vec!["VARCHAR"],
         "timestamp" => vec!["TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"],
         "list of struct" => {
-            vec!["STRUCT(\"offset\" UBIGINT, packets UINTEGER, tcp_flags UTINYINT, tcp_flags_all UTINYINT)[]"]
+            vec![
+                "STRUCT(\"offset\" UBIGINT, packets UINTEGER, tcp_flags UTINYINT, tcp_flags_all UTINYINT)[]",
+            ]
         }
         kind => panic!("{kind}"),
     };
-    let described = query(folder.path(), "DESCRIBE SELECT * FROM read_parquet('rec/*.flows.parquet')");
+    let described =
+        query(folder.path(), "DESCRIBE SELECT * FROM read_parquet('rec/*.flows.parquet')");
     let columns = documented_columns(page);
     assert_eq!(described.len(), columns.len());
     for (row, (name, kind)) in described.iter().zip(columns) {

@@ -26,13 +26,15 @@ impl Packet {
 }
 
 pub(crate) fn head(format: Format, link_type: LinkType) -> Vec<u8> {
-    let mut writer = Writer::new(StreamSink::new(Vec::new(), "memory"), format, &Section::default());
+    let mut writer =
+        Writer::new(StreamSink::new(Vec::new(), "memory"), format, &Section::default());
     writer.add_interface(&Interface { link_type, ..Interface::default() }).unwrap();
     writer.finish().unwrap().into_inner()
 }
 
-/// Writes the packets as a segment, which is compressed in pages of this many bytes if its name ends with
-/// .zst or .gz. A page is a frame, as earlier versions wrote it, if the name ends with .frames.zst.
+/// Writes the packets as a segment, which is compressed in pages of this many bytes if its name
+/// ends with .zst or .gz. A page is a frame, as earlier versions wrote it, if the name ends with
+/// .frames.zst.
 pub(crate) fn write_segment<'a>(
     path: &Path,
     packets: impl IntoIterator<Item = &'a Packet>,
@@ -40,8 +42,11 @@ pub(crate) fn write_segment<'a>(
     page_bytes: usize,
 ) {
     let name = path.to_str().unwrap();
-    let format =
-        if name.contains(".pcap.") || name.ends_with(".pcap") { Format::Pcap } else { Format::Pcapng };
+    let format = if name.contains(".pcap.") || name.ends_with(".pcap") {
+        Format::Pcap
+    } else {
+        Format::Pcapng
+    };
     let mut file = Vec::new();
     let mut page = head(format, link_type);
     let mut pages = (name.ends_with(".zst") && !name.ends_with(".frames.zst")).then(|| {
@@ -56,7 +61,8 @@ pub(crate) fn write_segment<'a>(
             }
             () if name.ends_with(".zst") => zstd::bulk::compress(page, 1).unwrap(),
             () if name.ends_with(".gz") => {
-                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                let mut encoder =
+                    flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
                 std::io::Write::write_all(&mut encoder, page).unwrap();
                 encoder.finish().unwrap()
             }

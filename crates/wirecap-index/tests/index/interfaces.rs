@@ -13,8 +13,10 @@ use crate::files::{Packet, head, ip_packet, query, write_segment};
 fn interfaces_are_numbered_in_the_order_of_the_packets_found() {
     const SECOND: u64 = 1_000_000_000;
     let folder = tempfile::tempdir().unwrap();
-    let packet = |second: u64, port: u16| ip_packet(second * SECOND, (1, 1000), (2, port), None, 20);
-    // The first recording is read first, but its only match is later than that of the second recording.
+    let packet =
+        |second: u64, port: u16| ip_packet(second * SECOND, (1, 1000), (2, port), None, 20);
+    // The first recording is read first, but its only match is later than that of the second
+    // recording.
     let recordings: [(LinkType, Vec<Packet>); 2] = [
         (LinkType::ETHERNET, vec![packet(1, 80), packet(5, 53)]),
         (LinkType(276), vec![packet(3, 53), packet(4, 80)]),
@@ -37,7 +39,8 @@ fn interfaces_are_numbered_in_the_order_of_the_packets_found() {
         found.push((record.timestamp.unwrap().unix_nanos() / SECOND, record.interface));
     }
     assert_eq!(found, [(3, 0), (4, 0), (5, 1)]);
-    let link_types: Vec<LinkType> = reader.interfaces().iter().map(|interface| interface.link_type).collect();
+    let link_types: Vec<LinkType> =
+        reader.interfaces().iter().map(|interface| interface.link_type).collect();
     assert_eq!(link_types, [LinkType(276), LinkType::ETHERNET]);
 }
 
@@ -53,7 +56,8 @@ fn small_section(number: u64) -> Vec<u8> {
     file
 }
 
-/// A segment of many sections, as after `cat` of many files: what others require is read once, not for each of them.
+/// A segment of many sections, as after `cat` of many files: what others require is read once, not
+/// for each of them.
 #[test]
 fn sections_in_the_middle_of_a_segment_are_read_once() {
     const SECTIONS: u64 = 300;
@@ -72,6 +76,7 @@ fn sections_in_the_middle_of_a_segment_are_read_once() {
         })
         .unwrap();
     assert_eq!(found, (0..SECTIONS).map(|number| number as u8).collect::<Vec<_>>());
-    let (read, len) = (outcome.read_bytes, file.len() as u64);
+    let read = outcome.read_bytes;
+    let len = file.len() as u64;
     assert!(read <= 2 * len, "{read} bytes were read of a file of {len}");
 }

@@ -38,7 +38,8 @@ fn traffic(number: u64, packets: u64) -> Vec<Packet> {
         .collect()
 }
 
-/// The time for which this thread has run. Where it is much less than the elapsed time, other programs disturb the measurement.
+/// The time for which this thread has run. Where it is much less than the elapsed time, other
+/// programs disturb the measurement.
 fn cpu_time() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
@@ -46,7 +47,8 @@ fn cpu_time() -> Duration {
 
 #[test]
 fn one_flow_is_found_in_a_large_recording_without_reading_it() {
-    let gigabytes: f64 = std::env::var("WIRECAP_RECORDING_GB").map_or(0.06, |text| text.parse().unwrap());
+    let gigabytes: f64 =
+        std::env::var("WIRECAP_RECORDING_GB").map_or(0.06, |text| text.parse().unwrap());
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (mut segments, mut bytes, mut number): (Vec<PathBuf>, u64, u64) = (Vec::new(), 0, 0);
     let small = gigabytes < 1.0;
@@ -66,27 +68,36 @@ fn one_flow_is_found_in_a_large_recording_without_reading_it() {
     }
     assert!(small || bytes / number <= SEGMENT_BYTES * 2);
     let stored: u64 = segments.iter().map(|path| fs::metadata(path).unwrap().len()).sum();
-    let (begun, busy) = (Instant::now(), cpu_time());
+    let begun = Instant::now();
+    let busy = cpu_time();
     let (found, _, outcome) = find(&segments, query("host 10.0.255.1 and tcp port 40000"));
-    let (by_index, cpu_by_index) = (begun.elapsed(), cpu_time() - busy);
+    let by_index = begun.elapsed();
+    let cpu_by_index = cpu_time() - busy;
     let wanted = (0..number).filter(|number| number % 10 == 3).count() as u64;
     assert_eq!(found.len() as u64, wanted * (packets / 8).div_ceil(1000) * 3);
     assert!(outcome.read_bytes as f64 <= 1.2 * outcome.matching_bytes as f64, "{outcome:?}");
     assert!(outcome.read_bytes * 20 < stored, "{outcome:?} of {stored}");
     // The fastest search without an index: read all packets, and apply the same filter.
-    let (begun, busy) = (Instant::now(), cpu_time());
+    let begun = Instant::now();
+    let busy = cpu_time();
     let mut matched = 0;
-    let filter =
-        wirecap_filter::Filter::compile("host 10.0.255.1 and tcp port 40000", LinkType::ETHERNET, 0).unwrap();
+    let filter = wirecap_filter::Filter::compile(
+        "host 10.0.255.1 and tcp port 40000",
+        LinkType::ETHERNET,
+        0,
+    )
+    .unwrap();
     let filter = wirecap_filter::CompiledFilter::new(&filter).unwrap();
     for segment in &segments {
         let mut reader = wirecap_savefile::Reader::open(segment).unwrap();
         while let Some(record) = reader.next_record().unwrap() {
-            let bytes = filter.matches(record.data, record.wire_len, &wirecap_filter::Context::default());
+            let bytes =
+                filter.matches(record.data, record.wire_len, &wirecap_filter::Context::default());
             matched += u64::from(bytes > 0);
         }
     }
-    let (by_reading, cpu_by_reading) = (begun.elapsed(), cpu_time() - busy);
+    let by_reading = begun.elapsed();
+    let cpu_by_reading = cpu_time() - busy;
     assert_eq!(matched, found.len() as u64);
     let ratio = by_reading.as_secs_f64() / by_index.as_secs_f64();
     println!(
@@ -97,6 +108,7 @@ fn one_flow_is_found_in_a_large_recording_without_reading_it() {
         outcome.read_bytes,
         ratio,
     );
-    // The documented ratio holds for a release build; a small recording is read too quickly to measure it.
+    // The documented ratio holds for a release build; a small recording is read too quickly to
+    // measure it.
     assert!(gigabytes < 20.0 || cfg!(debug_assertions) || ratio >= 50.0, "{ratio:.0} times");
 }

@@ -1,5 +1,5 @@
-//! An index contains exactly the packets of its segment: compared with the flows known to the traffic
-//! generator.
+//! An index contains exactly the packets of its segment: compared with the flows known to the
+//! traffic generator.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,7 +7,9 @@ use std::slice::from_ref;
 
 use proptest::prelude::*;
 use wirecap_filter::{CompiledFilter, Context, Filter};
-use wirecap_index::{Between, Built, Ends, Headers, Query, SLICE_NANOS, build, index_path, load, write};
+use wirecap_index::{
+    Between, Built, Ends, Headers, Query, SLICE_NANOS, build, index_path, load, write,
+};
 use wirecap_savefile::LinkType;
 
 use crate::files::{Packet, find, ip_packet, packets_of, query, write_segment};
@@ -24,12 +26,14 @@ struct Sums {
     not_all: u8,
 }
 
-/// `--from` is the first nanosecond that is found, `--to` the first one that is not, also in the index.
+/// `--from` is the first nanosecond that is found, `--to` the first one that is not, also in the
+/// index.
 #[test]
 fn a_period_has_its_first_nanosecond_and_not_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let base = 1_700_000_000_000_000_000;
-    let packets: Vec<_> = (0..10).map(|n| ip_packet(base + n, (1, 1000), (2, 53), None, 8)).collect();
+    let packets: Vec<_> =
+        (0..10).map(|n| ip_packet(base + n, (1, 1000), (2, 53), None, 8)).collect();
     for name in NAMES {
         let path = folder.path().join(name);
         write_segment(&path, &packets, LinkType::ETHERNET, 20_000);
@@ -60,7 +64,8 @@ fn packets_are_found_by_a_filter_for_their_link_type() {
     assert_eq!(found, [packets[1].clone()], "packets of raw IP");
 }
 
-/// An index has a limited number of rows. Later flows share rows of unknown flow, which may contain any flow.
+/// An index has a limited number of rows. Later flows share rows of unknown flow, which may contain
+/// any flow.
 #[test]
 fn flows_beyond_the_rows_of_an_index_are_found() {
     const FLOWS: u64 = (1 << 18) + 300;
@@ -78,7 +83,8 @@ fn flows_beyond_the_rows_of_an_index_are_found() {
     for number in [0, FLOWS as usize - 1] {
         let packet = &packets[number];
         let flow = Headers::of(LinkType::ETHERNET, &packet.data).flow;
-        let (source, destination) = (flow.source.unwrap(), flow.destination.unwrap());
+        let source = flow.source.unwrap();
+        let destination = flow.destination.unwrap();
         let (from, to) = flow.ports.unwrap();
         let between = Between::parse(&format!("{source}.{from}:{destination}.{to}")).unwrap();
         let found = find(from_ref(&path), Query::new(None, Some(between), None, None)).0;
@@ -93,10 +99,17 @@ fn the_rows_of_many_flows_are_selected_by_addresses_and_ports() {
     let path = folder.path().join("s.pcapng.zst");
     let packet = |number: u64| {
         let flow = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 51;
-        let destination = if flow.is_multiple_of(9) { (flow % 5) as u16 } else { 100 + (flow % 2000) as u16 };
+        let destination =
+            if flow.is_multiple_of(9) { (flow % 5) as u16 } else { 100 + (flow % 2000) as u16 };
         let flags = flow.is_multiple_of(3).then_some(0x10);
         let nanos = 1_700_000_000_000_000_000 + number * 10_000_000;
-        ip_packet(nanos, (3000 + (flow / 4) as u16, 5000 + flow as u16), (destination, 53), flags, 20)
+        ip_packet(
+            nanos,
+            (3000 + (flow / 4) as u16, 5000 + flow as u16),
+            (destination, 53),
+            flags,
+            20,
+        )
     };
     let packets: Vec<_> = (0..30_000).map(packet).collect();
     write_segment(&path, &packets, LinkType::ETHERNET, 20_000);
@@ -117,18 +130,23 @@ fn the_rows_of_many_flows_are_selected_by_addresses_and_ports() {
     ] {
         let filter = Filter::compile(expression, LinkType::ETHERNET, 0).unwrap();
         let program = CompiledFilter::new(&filter).unwrap();
-        let is_match =
-            |packet: &&Packet| program.matches(&packet.data, packet.wire_len, &Context::default()) > 0;
+        let is_match = |packet: &&Packet| {
+            program.matches(&packet.data, packet.wire_len, &Context::default()) > 0
+        };
         let expected: Vec<&Packet> = packets.iter().filter(is_match).collect();
         let found = find(from_ref(&path), query(expression)).0;
         assert!(found.iter().eq(expected.iter().copied()), "{expression}: {}", found.len());
         let late = Query::new(Some(expression.into()), None, Some(from), None);
         let found = find(from_ref(&path), late).0;
-        assert!(found.iter().eq(expected.into_iter().filter(|packet| packet.nanos >= from)), "{expression}");
+        assert!(
+            found.iter().eq(expected.into_iter().filter(|packet| packet.nanos >= from)),
+            "{expression}"
+        );
     }
     for packet in packets.iter().step_by(3000) {
         let flow = Headers::of(LinkType::ETHERNET, &packet.data).flow;
-        let (source, destination) = (flow.source.unwrap(), flow.destination.unwrap());
+        let source = flow.source.unwrap();
+        let destination = flow.destination.unwrap();
         let between = Between::parse(&format!("{destination}:{source}")).unwrap();
         let found = find(from_ref(&path), Query::new(None, Some(between), None, None)).0;
         let is_between = |packet: &&Packet| {
@@ -137,12 +155,18 @@ fn the_rows_of_many_flows_are_selected_by_addresses_and_ports() {
             ends == [Some(source), Some(destination)] || ends == [Some(destination), Some(source)]
         };
         assert!(found.iter().eq(packets.iter().filter(is_between)), "{between}");
-        // The same flows in one direction, by two conditions, each with an alternative that no flow has.
+        // The same flows in one direction, by two conditions, each with an alternative that no flow
+        // has.
         let ports = flow.ports.unwrap();
         let from = Ends { source: Some(source), ..Ends::default() };
-        let to = Ends { destination: Some(destination), destination_port: Some(ports.1), ..Ends::default() };
+        let to = Ends {
+            destination: Some(destination),
+            destination_port: Some(ports.1),
+            ..Ends::default()
+        };
         let other = Ends { source: Some(Ipv4Addr::BROADCAST.into()), ..Ends::default() };
-        let both = Query::new(None, None, None, None).with_ends([vec![from, other], vec![other, to]]);
+        let both =
+            Query::new(None, None, None, None).with_ends([vec![from, other], vec![other, to]]);
         let found = find(from_ref(&path), both).0;
         let is_one = |packet: &&Packet| {
             let flow = Headers::of(LinkType::ETHERNET, &packet.data).flow;

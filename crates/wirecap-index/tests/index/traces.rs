@@ -1,4 +1,5 @@
-//! A search finds the same packets as tcpdump, for hundreds of expressions and traces of other programs.
+//! A search finds the same packets as tcpdump, for hundreds of expressions and traces of other
+//! programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,17 +46,19 @@ struct Asked {
     is_of_columns: bool,
 }
 
-/// This many different expressions about the packets in the segments. Most are about flows, and some about
-/// data that no index has.
+/// This many different expressions about the packets in the segments. Most are about flows, and
+/// some about data that no index has.
 fn expressions(segments: &[PathBuf], count: usize) -> Vec<Asked> {
-    let rows: Vec<Row> = segments.iter().flat_map(|segment| load(segment).unwrap().rows().to_vec()).collect();
+    let rows: Vec<Row> =
+        segments.iter().flat_map(|segment| load(segment).unwrap().rows().to_vec()).collect();
     let flows: Vec<_> = rows
         .iter()
         .filter_map(|Row { flow, .. }| Some((flow.source?, flow.destination?, flow.ports?)))
         .collect();
     let mut state = 1_u64;
     let mut below = |limit: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % limit
     };
     let mut expressions: Vec<Asked> = Vec::new();
@@ -64,7 +67,9 @@ fn expressions(segments: &[PathBuf], count: usize) -> Vec<Asked> {
         let (a, b, (port, _)) = flows[below(flows.len())];
         let (c, _, (_, other)) = flows[below(flows.len())];
         let net = match a {
-            IpAddr::V4(address) => format!("{}.{}.0.0/16", address.octets()[0], address.octets()[1]),
+            IpAddr::V4(address) => {
+                format!("{}.{}.0.0/16", address.octets()[0], address.octets()[1])
+            }
             IpAddr::V6(address) => format!("{:x}::/16", address.segments()[0]),
         };
         let kind = below(39);
@@ -85,16 +90,20 @@ fn expressions(segments: &[PathBuf], count: usize) -> Vec<Asked> {
             13 => format!("(host {a} and port {port}) or (host {c} and port {other})"),
             14 => format!("host {a} and (port {port} or port {other}) and not host {c}"),
             15 => format!("net {net} and not tcp port {other}"),
-            16 => format!("dst net {net} and dst portrange {}-{}", port.min(other), port.max(other)),
+            16 => {
+                format!("dst net {net} and dst portrange {}-{}", port.min(other), port.max(other))
+            }
             17 => "arp".to_owned(),
             18 => format!("arp and host {c}"),
             19 => ["icmp", "icmp6", "icmp or icmp6", "sctp", "igmp"][below(5)].to_owned(),
-            20 => ["ip6 and not tcp", "ip6", "not ip and not ip6", "ip6 and udp", "rarp or arp"][below(5)]
-                .to_owned(),
+            20 => ["ip6 and not tcp", "ip6", "not ip and not ip6", "ip6 and udp", "rarp or arp"]
+                [below(5)]
+            .to_owned(),
             21 => "vlan".to_owned(),
             22 => format!("vlan and host {a}"),
             23 => format!("port {port} or vlan {}", below(200)),
-            24 => ["ip[6:2] & 0x3fff != 0", "ip[6:2] & 0x1fff != 0", "ip6[6] = 44"][below(3)].to_owned(),
+            24 => ["ip[6:2] & 0x3fff != 0", "ip[6:2] & 0x1fff != 0", "ip6[6] = 44"][below(3)]
+                .to_owned(),
             25 => format!("ip proto {}", [1, 2, 6, 17, 47, 50, 89, 132][below(8)]),
             26 => format!("ip6 proto {}", [6, 17, 58, 0, 44][below(5)]),
             27 => format!("tcp[tcpflags] & (tcp-syn|tcp-fin) != 0 and port {port}"),
@@ -102,15 +111,21 @@ fn expressions(segments: &[PathBuf], count: usize) -> Vec<Asked> {
             29 => format!("tcp[tcpflags] & tcp-rst != 0 and net {net}"),
             30 => format!("greater {}", 60 + below(1400)),
             31 => format!("less {} and host {a}", 60 + below(200)),
-            32 => ["ip multicast", "ip broadcast or ip multicast", "ip6 multicast"][below(3)].to_owned(),
+            32 => ["ip multicast", "ip broadcast or ip multicast", "ip6 multicast"][below(3)]
+                .to_owned(),
             33 => format!("ether[{}] = {}", below(60), below(256)),
             34 => format!("ip and ip[8] < {}", below(128)),
-            35 => ["ether multicast or ether broadcast", "ether multicast", "ether broadcast"][below(3)]
-                .to_owned(),
-            36 => format!("udp[8:2] = {} or tcp[((tcp[12] & 0xf0) >> 2):1] = {}", below(65536), below(256)),
+            35 => ["ether multicast or ether broadcast", "ether multicast", "ether broadcast"]
+                [below(3)]
+            .to_owned(),
+            36 => format!(
+                "udp[8:2] = {} or tcp[((tcp[12] & 0xf0) >> 2):1] = {}",
+                below(65536),
+                below(256)
+            ),
             37 => format!("host {a} and ip[2:2] > {}", below(1500)),
-            // After `vlan`, libpcap adds four to all offsets, also for packets without a tag, so no column
-            // applies.
+            // After `vlan`, libpcap adds four to all offsets, also for packets without a tag, so no
+            // column applies.
             _ => format!("vlan {} or port {port}", below(200)),
         };
         let is_new = expressions.iter().all(|known| known.text != text);
@@ -128,8 +143,9 @@ fn every_packet_of_every_trace_is_listed_and_found() {
     let mut copies = Vec::new();
     let mut all = Vec::new();
     for (number, trace) in traces().iter().enumerate() {
-        let copy =
-            folder.path().join(format!("{number:04}.{}", trace.extension().unwrap().to_str().unwrap()));
+        let copy = folder
+            .path()
+            .join(format!("{number:04}.{}", trace.extension().unwrap().to_str().unwrap()));
         fs::copy(trace, &copy).unwrap();
         let Ok(built) = build(&copy, &mut |_| true) else { continue };
         let packets = packets_of(&copy);
@@ -164,7 +180,8 @@ fn find_selects_the_same_packets_as_tcpdump() {
     let files = traces_of(LinkType::ETHERNET);
     let count = std::env::var("WIRECAP_EXPRESSIONS").map_or(40, |count| count.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
-    // A recording of twelve files, written in pages of 32 KiB, so that the compressed files have many pieces.
+    // A recording of twelve files, written in pages of 32 KiB, so that the compressed files have
+    // many pieces.
     let mut packets: Vec<Packet> = files.iter().flat_map(|file| packets_of(file)).collect();
     packets.retain(|packet| packet.nanos < 4_000_000_000_000_000_000);
     let mut segments = Vec::new();
@@ -176,14 +193,16 @@ fn find_selects_the_same_packets_as_tcpdump() {
         segments.push(path);
     }
     packets.sort_by_key(|packet| packet.nanos);
-    let (all, chosen) = (folder.path().join("all.pcap"), folder.path().join("chosen.pcap"));
+    let all = folder.path().join("all.pcap");
+    let chosen = folder.path().join("chosen.pcap");
     write_segment(&all, &packets, LinkType::ETHERNET, usize::MAX);
     assert!(head(wirecap_savefile::Format::Pcap, LinkType::ETHERNET).len() == 24);
-    // For all expressions, for those on columns, and for each kind: bytes read, and bytes of pieces with
-    // matches.
+    // For all expressions, for those on columns, and for each kind: bytes read, and bytes of pieces
+    // with matches.
     let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     let mut kinds: BTreeMap<usize, (u64, u64, String)> = BTreeMap::new();
-    let (mut found_packets, mut with_packets) = (0, 0);
+    let mut found_packets = 0;
+    let mut with_packets = 0;
     let expressions = expressions(&segments, count);
     for asked in &expressions {
         let expected = tcpdump(&all, &asked.text, &chosen);
@@ -219,8 +238,12 @@ fn each_trace_gives_the_same_matches_as_tcpdump() {
     for trace in own.iter().chain(traces()[own.len()..].iter().step_by(7)) {
         for expression in ["udp", "host 192.168.1.1 or tcp port 443", "ip6 or arp", "not tcp"] {
             let _none = fs::remove_file(&chosen);
-            let known =
-                Command::new("tcpdump").arg("-r").arg(trace).args(["-d", expression]).output().unwrap();
+            let known = Command::new("tcpdump")
+                .arg("-r")
+                .arg(trace)
+                .args(["-d", expression])
+                .output()
+                .unwrap();
             if !known.status.success() {
                 continue;
             }

@@ -1,5 +1,6 @@
-//! The paper's multi_pkt_handler for plain libpcap (x = 300), under a load that goes to only one of its
-//! threads: its loss with libpcap and with a group of the drop-in, with the same buffer for each handle.
+//! The paper's multi_pkt_handler for plain libpcap (x = 300), under a load that goes to only one of
+//! its threads: its loss with libpcap and with a group of the drop-in, with the same buffer for
+//! each handle.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,7 +13,8 @@ use crate::{Extent, Outcome};
 
 const REPETITIONS: &str = "300";
 /// With libpcap, a filter for each thread divides the packets.
-const PARTS: [&str; 3] = ["a1=udp[1] & 3 = 0 or udp[1] & 3 = 3", "a1=udp[1] & 3 = 1", "a1=udp[1] & 3 = 2"];
+const PARTS: [&str; 3] =
+    ["a1=udp[1] & 3 = 0 or udp[1] & 3 = 3", "a1=udp[1] & 3 = 1", "a1=udp[1] & 3 = 2"];
 const RINGS: [&str; 3] = ["a1@0", "a1@1", "a1@2"];
 /// 16 blocks of 128 KiB per ring: libpcap's 2 MiB.
 const GROUP: [(&str, &str); 5] = [
@@ -41,7 +43,8 @@ pub(crate) fn compare(folder: &Path, extent: Extent, sending_cpu: u32) -> Outcom
 
 /// The share of packets that were lost. Asserts that every packet is accounted for.
 fn run(program: &Path, library: Library, rate: f64, frames: u64, sending_cpu: u32) -> Outcome<f64> {
-    let (there, here) = (Namespace::new()?, Namespace::new()?);
+    let there = Namespace::new()?;
+    let here = Namespace::new()?;
     let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500)?;
     let _passing = pass_program(&pair.receiver)?;
     let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver))?;

@@ -1,12 +1,13 @@
-//! One program that uses `pcap_loop`, compiled once, with the system's libpcap and with the drop-in in turn:
-//! the highest rate of 60-byte frames without loss, and the CPU time and the instructions per packet.
+//! One program that uses `pcap_loop`, compiled once, with the system's libpcap and with the drop-in
+//! in turn: the highest rate of 60-byte frames without loss, and the CPU time and the instructions
+//! per packet.
 //!
-//! Run `cargo bench -p wirecap-pcap --bench pcap_loop` on an otherwise idle machine. Arguments after `--`
-//! select parts: `rates`, `cost` (CPU time; `at=RATE` measures at one rate, `rounds=N` sets the number of
-//! rounds), `polling` (the same of a program that waits on the descriptor), `instructions` and `wakeups`
-//! (instructions per packet and per wake-up, on any machine), `handlers` (handlers in threads). With
-//! `--check` it fails if a goal is missed, or void because the machine was not quiet.
-//! `cargo test --bench pcap_loop` runs it with little load.
+//! Run `cargo bench -p wirecap-pcap --bench pcap_loop` on an otherwise idle machine. Arguments
+//! after `--` select parts: `rates`, `cost` (CPU time; `at=RATE` measures at one rate, `rounds=N`
+//! sets the number of rounds), `polling` (the same of a program that waits on the descriptor),
+//! `instructions` and `wakeups` (instructions per packet and per wake-up, on any machine),
+//! `handlers` (handlers in threads). With `--check` it fails if a goal is missed, or void because
+//! the machine was not quiet. `cargo test --bench pcap_loop` runs it with little load.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -23,8 +24,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wirecap::bpf::Link;
 use wirecap_testbed::{
-    Bound, CpuTime, Disturbance, Figure, Generator, Goals, Load, Namespace, Traffic, VethPair, cpu_times,
-    loss_lock, pass_program, privileged, skip,
+    Bound, CpuTime, Disturbance, Figure, Generator, Goals, Load, Namespace, Traffic, VethPair,
+    cpu_times, loss_lock, pass_program, privileged, skip,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -55,8 +56,8 @@ struct Extent {
     halvings: usize,
     /// The rates at which the cost is measured, in packets per second.
     steady: [f64; 5],
-    /// Wake-ups are counted at this number of these rates: under callgrind a program cannot keep up with
-    /// higher ones.
+    /// Wake-ups are counted at this number of these rates: under callgrind a program cannot keep up
+    /// with higher ones.
     waking_rates: usize,
     rounds: usize,
     /// Rounds of the cost measurement.
@@ -104,7 +105,13 @@ struct Contender {
 }
 
 const CONTENDERS: [Contender; 3] = [
-    Contender { name: "libpcap", library: Library::System, engine: "", rate_min: None, cost_max: None },
+    Contender {
+        name: "libpcap",
+        library: Library::System,
+        engine: "",
+        rate_min: None,
+        cost_max: None,
+    },
     Contender {
         name: "drop-in, packet",
         library: Library::DropIn,
@@ -164,8 +171,9 @@ fn main() -> Outcome<()> {
     let affinity = sched_getaffinity(None)?;
     let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| affinity.is_set(*cpu)).collect();
     let only = |part| std::env::args().any(|argument| argument == part);
-    let number =
-        |name: &str| std::env::args().find_map(|argument| argument.strip_prefix(name)?.parse::<f64>().ok());
+    let number = |name: &str| {
+        std::env::args().find_map(|argument| argument.strip_prefix(name)?.parse::<f64>().ok())
+    };
     let mut extent = if is_bench { FULL } else { QUICK };
     if let Some(rounds) = number("rounds=") {
         (extent.rounds, extent.cost_rounds) = (rounds as usize, rounds as usize);
@@ -214,7 +222,8 @@ impl Bench {
                 goals.judge(&what, Bound::AtLeast(least), &ratios(figures, &rates[0]));
             }
         }
-        let rates = rates.map(|figures| median(figures.iter().map(|figure| figure.value).collect()));
+        let rates =
+            rates.map(|figures| median(figures.iter().map(|figure| figure.value).collect()));
         println!("{:18}{:>16}{:>9}", "", "lossless/s", "ratio");
         for (contender, rate) in CONTENDERS.iter().zip(rates) {
             println!("{:18}{rate:>16.0}{:>9.2}", contender.name, rate / rates[0]);
@@ -228,26 +237,32 @@ impl Bench {
         // The goals are those of pcap_loop.
         let is_judged = matches!(reading, Reading::Loop);
         for steady in self.at.map_or_else(|| self.extent.steady.to_vec(), |rate| vec![rate]) {
-            let (mut costs, mut sleeps) =
-                ([const { Vec::new() }; CONTENDERS.len()], [const { Vec::new() }; CONTENDERS.len()]);
+            let mut costs = [const { Vec::new() }; CONTENDERS.len()];
+            let mut sleeps = [const { Vec::new() }; CONTENDERS.len()];
             for _ in 0..self.extent.cost_rounds {
-                for ((costs, sleeps), contender) in costs.iter_mut().zip(&mut sleeps).zip(&CONTENDERS) {
+                for ((costs, sleeps), contender) in
+                    costs.iter_mut().zip(&mut sleeps).zip(&CONTENDERS)
+                {
                     let run = self.run_reading(contender, steady, None, reading)?;
                     let value = run.cpu_seconds / run.got as f64 * 1e9;
                     costs.push(Figure { value, is_disturbed: run.is_disturbed });
                     sleeps.push(run.sleeps * run.per_second / run.got as f64);
                 }
             }
-            let rate = if steady < TOP_RATE { format!("{steady:.0}/s") } else { "top rate".to_owned() };
+            let rate =
+                if steady < TOP_RATE { format!("{steady:.0}/s") } else { "top rate".to_owned() };
             for (contender, figures) in CONTENDERS.iter().zip(&costs) {
-                if let Some(most) = contender.cost_max.filter(|_| self.extent.has_goals && is_judged) {
+                if let Some(most) =
+                    contender.cost_max.filter(|_| self.extent.has_goals && is_judged)
+                {
                     let what = format!("at {rate}: CPU time of {} / of libpcap", contender.name);
                     goals.judge(&what, Bound::AtMost(most), &ratios(figures, &costs[0]));
                 }
             }
             let costs: [Vec<f64>; CONTENDERS.len()] =
                 costs.map(|figures| figures.iter().map(|figure| figure.value).collect());
-            let (middle, sleeps) = (costs.clone().map(median), sleeps.map(median));
+            let middle = costs.clone().map(median);
+            let sleeps = sleeps.map(median);
             println!(
                 "{:18}{:>16}{:>9}{:>10}  all",
                 format!("at {rate}"),
@@ -260,14 +275,17 @@ impl Bench {
             {
                 all.sort_by(f64::total_cmp);
                 let ratio = middle_one / middle[0];
-                println!("{:18}{middle_one:>16.1}{ratio:>9.2}{sleeps:>10.0}  {all:.1?}", contender.name);
+                println!(
+                    "{:18}{middle_one:>16.1}{ratio:>9.2}{sleeps:>10.0}  {all:.1?}",
+                    contender.name
+                );
             }
         }
         Ok(())
     }
 
-    /// Counts user-space instructions from one sleep to the next at low rates, including those for packets
-    /// that arrive in between.
+    /// Counts user-space instructions from one sleep to the next at low rates, including those for
+    /// packets that arrive in between.
     fn count_instructions_of_wakeups(&self) -> Outcome<()> {
         if Command::new("valgrind").arg("--version").output().is_err() {
             skip("valgrind is not installed");
@@ -278,11 +296,17 @@ impl Bench {
             for contender in &CONTENDERS {
                 // While packets arrive, the process wakes for nothing else.
                 let [few, many] = [1.0, 3.0].map(|seconds| {
-                    self.run(contender, *rate, Some((rate * seconds * self.extent.seconds / 2.0) as u64))
+                    self.run(
+                        contender,
+                        *rate,
+                        Some((rate * seconds * self.extent.seconds / 2.0) as u64),
+                    )
                 });
-                let (few, many) = (few?, many?);
+                let few = few?;
+                let many = many?;
                 let count = |run: &Run| run.instructions.ok_or("callgrind collected nothing");
-                let slope = (count(&many)? as f64 - count(&few)? as f64) / (many.sleeps - few.sleeps);
+                let slope =
+                    (count(&many)? as f64 - count(&few)? as f64) / (many.sleeps - few.sleeps);
                 let ratio = slope / *first.get_or_insert(slope);
                 println!(
                     "{:18}{slope:>16.0} instructions per wake-up at {rate}/s{ratio:>9.2}",
@@ -303,7 +327,8 @@ impl Bench {
         for contender in &CONTENDERS {
             let [few, many] =
                 self.extent.counted.map(|packets| self.run(contender, COUNTED_RATE, Some(packets)));
-            let (few, many) = (few?, many?);
+            let few = few?;
+            let many = many?;
             let count = |run: &Run| run.instructions.ok_or("callgrind collected nothing");
             let slope = (count(&many)? as f64 - count(&few)? as f64) / (many.got - few.got) as f64;
             let ratio = slope / *first.get_or_insert(slope);
@@ -314,7 +339,8 @@ impl Bench {
 
     /// The highest rate at which no packets are lost, in packets per second.
     fn lossless_rate(&self, contender: &Contender) -> Outcome<Figure> {
-        let (mut good, mut bad) = (0.0, self.extent.from);
+        let mut good = 0.0;
+        let mut bad = self.extent.from;
         let mut is_disturbed = false;
         for _ in 0..self.extent.steps {
             let run = self.run(contender, bad, None)?;
@@ -338,8 +364,8 @@ impl Bench {
         Ok(Figure { value: good, is_disturbed })
     }
 
-    /// Runs the program with a contender, and sends for some seconds at a rate, or sends `counted` packets
-    /// while callgrind counts instructions. Asserts that every packet is accounted for.
+    /// Runs the program with a contender, and sends for some seconds at a rate, or sends `counted`
+    /// packets while callgrind counts instructions. Asserts that every packet is accounted for.
     fn run(&self, contender: &Contender, rate: f64, counted: Option<u64>) -> Outcome<Run> {
         self.run_reading(contender, rate, counted, Reading::Loop)
     }
@@ -352,12 +378,14 @@ impl Bench {
         counted: Option<u64>,
         reading: Reading,
     ) -> Outcome<Run> {
-        let (there, here) = (Namespace::new()?, Namespace::new()?);
+        let there = Namespace::new()?;
+        let here = Namespace::new()?;
         let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500)?;
         let _passing: Option<Link> =
             (contender.engine != "xdp").then(|| pass_program(&pair.receiver)).transpose()?;
         let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver))?;
-        let mut command = Command::new(if counted.is_some() { "valgrind".as_ref() } else { &*self.program });
+        let mut command =
+            Command::new(if counted.is_some() { "valgrind".as_ref() } else { &*self.program });
         if counted.is_some() {
             command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&self.program);
         }
@@ -385,7 +413,8 @@ impl Bench {
         let load = Load::new(0, frames).on_cpu(self.cpus[0] as u32).per_second(rate as u64);
         let of_program =
             || cpu_times(&child.id().to_string()).map(|times| times.into_values().sum::<CpuTime>());
-        let (begun, before) = (Instant::now(), of_program()?);
+        let begun = Instant::now();
+        let before = of_program()?;
         let sent = generator.send(&[load])?;
         let waiting = Disturbance {
             duration: begun.elapsed(),
@@ -401,9 +430,13 @@ impl Bench {
         let pid = Pid::from_raw(child.id() as i32).ok_or("no such process")?;
         kill_process(pid, Signal::INT)?;
         let output = finish(child);
-        let (said, numbers) = (said(&output), String::from_utf8_lossy(&output.stdout));
-        let numbers: Vec<f64> = numbers.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let &[got, received, dropped, cpu_seconds, _, sleeps] = &numbers[..] else { return Err(said.into()) };
+        let said = said(&output);
+        let numbers = String::from_utf8_lossy(&output.stdout);
+        let numbers: Vec<f64> =
+            numbers.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let &[got, received, dropped, cpu_seconds, _, sleeps] = &numbers[..] else {
+            return Err(said.into());
+        };
         let sent_frames: u64 = sent.iter().map(|sent| sent.frames).sum();
         assert_eq!(got + dropped, sent_frames as f64, "unaccounted packets: {said}");
         assert_eq!(received, sent_frames as f64, "{said}");
@@ -416,10 +449,15 @@ impl Bench {
             cpu_seconds,
             sleeps,
             is_disturbed: waiting.is_disturbed(),
-            instructions: said.lines().find_map(|line| line.split("Collected :").nth(1)?.trim().parse().ok()),
+            instructions: said
+                .lines()
+                .find_map(|line| line.split("Collected :").nth(1)?.trim().parse().ok()),
         };
         let Run { got, per_second, dropped, .. } = run;
-        println!("  {:18}{per_second:>12.0} per second: {got} packets, {dropped} dropped", contender.name);
+        println!(
+            "  {:18}{per_second:>12.0} per second: {got} packets, {dropped} dropped",
+            contender.name
+        );
         Ok(run)
     }
 }
@@ -441,6 +479,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn compile(folder: &Path) -> Outcome<PathBuf> {
     let program = folder.join("pcap_loop");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/pcap_loop/pcap_loop.c");
-    let output = Command::new("gcc").args(["-O2", "-o"]).arg(&program).arg(source).arg("-lpcap").output()?;
+    let output =
+        Command::new("gcc").args(["-O2", "-o"]).arg(&program).arg(source).arg("-lpcap").output()?;
     if output.status.success() { Ok(program) } else { Err(said(&output).into()) }
 }

@@ -1,8 +1,9 @@
 //! Which handle of a group counts which packets.
 //!
-//! Each ring has one handle that counts its packets, whichever handle reads them: that of its home worker, or the first
-//! one if the home worker has no handle. If handles join or leave, another handle may count the ring from then on. The
-//! sum over all handles, open and closed, is the number of packets of the group.
+//! Each ring has one handle that counts its packets, whichever handle reads them: that of its home
+//! worker, or the first one if the home worker has no handle. If handles join or leave, another
+//! handle may count the ring from then on. The sum over all handles, open and closed, is the number
+//! of packets of the group.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
@@ -52,7 +53,8 @@ pub(super) struct SharedCounts {
 
 impl SharedCounts {
     fn load(&self) -> Counts {
-        let [arrived, dropped] = [&self.arrived, &self.dropped].map(|count| count.load(Ordering::Relaxed));
+        let [arrived, dropped] =
+            [&self.arrived, &self.dropped].map(|count| count.load(Ordering::Relaxed));
         Counts { arrived, dropped }
     }
 
@@ -102,7 +104,8 @@ impl Shares {
         self.set_held(rings, worker, true)
     }
 
-    /// The handle with `worker` is closed. Returns the packets that handles with this worker have counted.
+    /// The handle with `worker` is closed. Returns the packets that handles with this worker have
+    /// counted.
     pub(super) fn leave(&self, rings: &impl Rings, worker: usize) -> Counts {
         self.set_held(rings, worker, false)
     }
@@ -111,12 +114,16 @@ impl Shares {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
-        // Pairs with the fence in `try_counts`: a handle that saw packets which are not in the counts below also sees
-        // the new version. So no handle counts a packet that arrives before the next one counts the ring.
+
+        // Pairs with the fence in `try_counts`: a handle that saw packets which are not in the
+        // counts below also sees the new version. So no handle counts a packet that arrives before
+        // the next one counts the ring.
         fence(Ordering::SeqCst);
         self.assign(rings);
         self.held[worker].store(held, Ordering::Relaxed);
-        // Release pairs with the acquire in `try_counts`: a thread that sees this version sees what led to it.
+
+        // Release pairs with the acquire in `try_counts`: a thread that sees this version sees what
+        // led to it.
         self.version.store(version + 2, Ordering::Release);
         self.shares[worker].load()
     }
@@ -125,7 +132,8 @@ impl Shares {
     fn assign(&self, rings: &impl Rings) {
         for ring in 0..rings.ring_count() {
             let Some(counter) = self.counter(rings.home(ring)) else { continue };
-            let (before, now) = (self.assigned[ring].load(), rings.counts(ring));
+            let before = self.assigned[ring].load();
+            let now = rings.counts(ring);
             let share = &self.shares[counter];
             share.store(share.load().plus(now.since(before)));
             self.assigned[ring].store(now.max(before));
@@ -138,8 +146,8 @@ impl Shares {
         if is_held(&self.held[home]) { Some(home) } else { self.held.iter().position(is_held) }
     }
 
-    /// The packets that handles with `worker` have counted so far. `None` while other handles join or leave. A signal
-    /// handler may call it.
+    /// The packets that handles with `worker` have counted so far. `None` while other handles join
+    /// or leave. A signal handler may call it.
     pub(super) fn counts(&self, rings: &impl Rings, worker: usize) -> Option<Counts> {
         (0..TRIES).find_map(|_| self.try_counts(rings, worker))
     }
@@ -149,7 +157,8 @@ impl Shares {
         if !version.is_multiple_of(2) {
             return None;
         }
-        let own = (0..rings.ring_count()).filter(|ring| self.counter(rings.home(*ring)) == Some(worker));
+        let own =
+            (0..rings.ring_count()).filter(|ring| self.counter(rings.home(*ring)) == Some(worker));
         let unassigned = own.map(|ring| rings.counts(ring).since(self.assigned[ring].load()));
         let counts = unassigned.fold(self.shares[worker].load(), Counts::plus);
         fence(Ordering::SeqCst);
@@ -163,12 +172,13 @@ mod tests {
 
     use super::*;
 
-    /// Two rings with one worker each. At each look at a ring, a packet arrives there and another one is dropped, and
-    /// open handles are asked for their counts.
+    /// Two rings with one worker each. At each look at a ring, a packet arrives there and another
+    /// one is dropped, and open handles are asked for their counts.
     struct Busy<'a> {
         shares: &'a Shares,
         packets: [Cell<u64>; 2],
-        /// The most that the handle of each worker has counted, and what earlier handles counted before.
+        /// The most that the handle of each worker has counted, and what earlier handles counted
+        /// before.
         handles: [RefCell<Option<(Counts, Counts)>>; 2],
         /// The packets of closed handles.
         closed: Cell<Counts>,
@@ -229,14 +239,17 @@ mod tests {
             is_quiet: Cell::new(false),
         };
         busy.open(0);
+
         for _ in 0..3 {
             busy.open(1);
             busy.close(0);
             busy.open(0);
             busy.close(1);
         }
+
         busy.open(1);
         busy.is_quiet.set(true);
+
         let total = busy.ask(0).plus(busy.ask(1)).plus(busy.closed.get());
         let packets = busy.packets.iter().map(Cell::get).sum();
         assert_eq!(total, Counts { arrived: packets, dropped: packets });

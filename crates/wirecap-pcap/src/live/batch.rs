@@ -12,8 +12,8 @@ use wirecap::Head;
 
 use crate::abi::PacketHeader;
 
-/// Up to N packets for the program, filtered together. A callback may invalidate those that were not
-/// delivered yet.
+/// Up to N packets for the program, filtered together. A callback may invalidate those that were
+/// not delivered yet.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Batch<const N: usize> {
@@ -24,14 +24,14 @@ pub(crate) struct Batch<const N: usize> {
     pub(super) refused: u32,
     /// Some packets may have been rejected.
     pub(super) is_sifted: bool,
-    /// Identifies the chunk of the packets; `generation` identifies the filter and direction that were
-    /// applied.
+    /// Identifies the chunk of the packets; `generation` identifies the filter and direction that
+    /// were applied.
     pub(super) chunks: u64,
     pub(super) generation: u32,
     /// The handle's count of disturbances before the packets were filtered.
     pub(super) disturbances: u32,
-    /// The first `len` are initialised. The array is the last field, so that a batch of few packets uses few
-    /// cache lines.
+    /// The first `len` are initialised. The array is the last field, so that a batch of few packets
+    /// uses few cache lines.
     packets: [MaybeUninit<Delivered>; N],
 }
 
@@ -126,10 +126,16 @@ pub(crate) struct Delivered {
 }
 
 impl Delivered {
-    /// The packet of this head, with at most `longest` bytes, and its timestamp in nanoseconds if `nanos`,
-    /// otherwise in microseconds.
+    /// The packet of this head, with at most `longest` bytes, and its timestamp in nanoseconds if
+    /// `nanos`, otherwise in microseconds.
     #[inline]
-    pub(super) fn new(head: &Head<'_>, longest: u32, nanos: bool, after: u32, refused: u32) -> Self {
+    pub(super) fn new(
+        head: &Head<'_>,
+        longest: u32,
+        nanos: bool,
+        after: u32,
+        refused: u32,
+    ) -> Self {
         let header = PacketHeader {
             seconds: head.seconds as _,
             fraction: if nanos { head.nanos } else { head.nanos / 1000 }.into(),

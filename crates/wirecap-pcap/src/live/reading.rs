@@ -1,7 +1,8 @@
 //! Passes packets from the worker to the program. All functions require the handle's turn.
 //!
-//! The functions that run at each wake-up, here, in `read` and in the engine, are in a separate section, so
-//! their code is on few adjacent pages: after a sleep the code is in no cache, and each page is another miss.
+//! The functions that run at each wake-up, here, in `read` and in the engine, are in a separate
+//! section, so their code is on few adjacent pages: after a sleep the code is in no cache, and each
+//! page is another miss.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -26,7 +27,8 @@ use crate::socket::{self, Health};
 
 /// Packets that are read in place, where the kernel wrote them.
 trait Heads {
-    /// Passes the packets in this range of the current block or chunk to `each`; returns the index after the last one.
+    /// Passes the packets in this range of the current block or chunk to `each`; returns the index
+    /// after the last one.
     fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32;
 }
 
@@ -44,16 +46,15 @@ impl Heads for CellReader {
     }
 }
 
-/// The longest single wait of a read. After it, the read checks whether its thread was cancelled or an
-/// interface that is down was removed. The read continues until there are packets or it is interrupted, since
-/// libpcap's timeout applies after packets have arrived.
+/// The longest single wait of a read. After it, the read checks whether its thread was cancelled or
+/// an interface that is down was removed. The read continues until there are packets or it is
+/// interrupted, since libpcap's timeout applies after packets have arrived.
 const AT_A_TIME: Duration = Duration::from_millis(250);
 /// libpcap's error text for a removed interface, which programs compare.
 const DISAPPEARED: &str = "The interface disappeared";
 
 /// The error if another process has read from the handle since a fork.
-const READ_ELSEWHERE: &str =
-    "wirecap: another process has read from this handle since the fork; the engine xdp serves one process";
+const READ_ELSEWHERE: &str = "wirecap: another process has read from this handle since the fork; the engine xdp serves one process";
 
 /// The state that reading changes. As in [`Live`], fields that every wake-up uses come first.
 #[repr(C)]
@@ -108,34 +109,42 @@ pub(crate) enum Found {
 }
 
 impl Live {
-    /// Filters packets of the current chunk until `batch` is full or has `limit` matching packets. Returns
-    /// whether there is a chunk. A finished chunk is recycled.
+    /// Filters packets of the current chunk until `batch` is full or has `limit` matching packets.
+    /// Returns whether there is a chunk. A finished chunk is recycled.
     ///
     /// # Safety
     ///
-    /// The caller must have the handle's turn, and no thread may use packets that an earlier read returned.
+    /// The caller must have the handle's turn, and no thread may use packets that an earlier read
+    /// returned.
     #[inline]
     unsafe fn look<const N: usize>(&self, batch: &mut Batch<N>, limit: usize) -> bool {
         // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &mut *self.reader.get() };
         batch.disturbances = self.disturbances.load(Ordering::Acquire);
+
         let generation = self.filter.generation.load(Ordering::Acquire);
         if reader.generation != generation {
             reader.generation = generation;
             reader.wanted.clone_from(&locked(&self.filter.sieve));
         }
+
         let Some(ring) = reader.ring_in_hand() else { return false };
+
         if reader.chunk.is_none() && reader.is_exhausted() {
             reader.let_go();
             return false;
         }
+
         let direction = self.direction.load(Ordering::Relaxed);
         let sieve = reader.wanted.as_deref();
         let until = sieve.map_or(0, |sieve| sieve.until(ring).saturating_sub(reader.before_chunk));
+
         batch.clear();
         (batch.generation, batch.chunks, batch.is_sifted) = (generation, reader.chunks, false);
+
         let limit = limit.min(N);
         let wants_all = direction == D_INOUT && reader.next as u64 >= until;
+
         let Some(chunk) = &reader.chunk else {
             let all = wants_all && self.look_at_block(reader, batch, limit);
             if !all {
@@ -143,6 +152,7 @@ impl Live {
             }
             return all;
         };
+
         if wants_all {
             self.look_at_all(chunk, reader.next, batch, limit);
         } else {
@@ -150,30 +160,39 @@ impl Live {
             let choice = Choice { direction, until, wanted: sieve };
             self.look_for_wanted(chunk, reader.next, &choice, &mut reader.room, batch, limit);
         }
+
         if batch.is_empty() {
             self.refuse(batch.refused);
             reader.chunk = None;
         }
+
         true
     }
 
-    /// Puts the next packets of the current block into `batch`, at most `limit`. Returns whether there were
-    /// any.
+    /// Puts the next packets of the current block into `batch`, at most `limit`. Returns whether
+    /// there were any.
     #[inline]
-    fn look_at_block<const N: usize>(&self, reader: &mut Reader, batch: &mut Batch<N>, limit: usize) -> bool {
+    fn look_at_block<const N: usize>(
+        &self,
+        reader: &mut Reader,
+        batch: &mut Batch<N>,
+        limit: usize,
+    ) -> bool {
         let next = reader.next as u32;
         let range = next..next.saturating_add(limit as u32);
+
         let end = match &mut reader.blocks {
             Some(InPlace::Blocks(blocks)) => self.gather_in_place(blocks, range, batch),
             Some(InPlace::Cells(cells)) => self.gather_in_place(cells, range, batch),
             None => return false,
         };
         batch.end = end as usize;
+
         !batch.is_empty()
     }
 
-    // Not inlined, like `look_at_all`: the loop needs the processor's registers. Each kind of reader has its
-    // own instance.
+    // Not inlined, like `look_at_all`: the loop needs the processor's registers. Each kind of
+    // reader has its own instance.
     #[inline(never)]
     #[unsafe(link_section = "wirecap_wakeup")]
     fn gather_in_place<const N: usize>(
@@ -182,8 +201,11 @@ impl Live {
         range: Range<u32>,
         batch: &mut Batch<N>,
     ) -> u32 {
-        let (snap_len, nanos) = (self.snap_len, self.nanos);
-        let (mut after, mut end) = (range.start, range.start);
+        let snap_len = self.snap_len;
+        let nanos = self.nanos;
+        let mut after = range.start;
+        let mut end = range.start;
+
         batch.extend(|places| {
             end = heads.for_each_head(range, |head| {
                 after += 1;
@@ -207,10 +229,19 @@ impl Live {
 
     /// Puts the next packets of `chunk` into `batch`, at most `limit`; all of them match.
     #[inline(never)]
-    fn look_at_all<const N: usize>(&self, chunk: &Chunk, next: usize, batch: &mut Batch<N>, limit: usize) {
-        let (snap_len, nanos) = (self.snap_len, self.nanos);
+    fn look_at_all<const N: usize>(
+        &self,
+        chunk: &Chunk,
+        next: usize,
+        batch: &mut Batch<N>,
+        limit: usize,
+    ) {
+        let snap_len = self.snap_len;
+        let nanos = self.nanos;
         batch.end = chunk.len().min(next + limit);
-        let (range, mut after) = (next..batch.end, next as u32);
+
+        let range = next..batch.end;
+        let mut after = next as u32;
         batch.extend(|places| {
             chunk.for_each_head(range, |head| {
                 after += 1;
@@ -237,6 +268,7 @@ impl Live {
             if choice.direction != D_INOUT && !is_direction(&packet, choice.direction) {
                 continue;
             }
+
             let kept = match choice.wanted {
                 Some(sieve) if next as u64 <= choice.until => {
                     sieve.wanted.kept(&packet, self.device.index, room)
@@ -247,7 +279,9 @@ impl Live {
                 batch.refused += 1;
                 continue;
             }
-            let (longest, refused) = (kept.min(self.snap_len), std::mem::take(&mut batch.refused));
+
+            let longest = kept.min(self.snap_len);
+            let refused = std::mem::take(&mut batch.refused);
             batch.extend(|places| {
                 chunk.for_each_head(next - 1..next, |head| {
                     places.push(Delivered::new(&head, longest, self.nanos, next as u32, refused));
@@ -263,12 +297,13 @@ impl Live {
         }
     }
 
-    /// Records that the program gets `packet` now, so that the next read continues after it even if the
-    /// callback does not return. `SIFTED` means that packets before it may have been rejected.
+    /// Records that the program gets `packet` now, so that the next read continues after it even if
+    /// the callback does not return. `SIFTED` means that packets before it may have been rejected.
     ///
     /// # Safety
     ///
-    /// As for [`look`](Self::look), which returned the packet, and there must have been no read since.
+    /// As for [`look`](Self::look), which returned the packet, and there must have been no read
+    /// since.
     #[inline]
     pub(crate) unsafe fn hand_out<const SIFTED: bool>(&self, packet: &Delivered) {
         if SIFTED {
@@ -284,14 +319,18 @@ impl Live {
         self.disturbances.load(Ordering::Acquire) != batch.disturbances
     }
 
-    /// Whether the rest of `batch` after `packet` is still valid: there was no later read, and filter and
-    /// direction are the same.
+    /// Whether the rest of `batch` after `packet` is still valid: there was no later read, and
+    /// filter and direction are the same.
     ///
     /// # Safety
     ///
     /// The caller must have the handle's turn.
     #[cold]
-    pub(crate) unsafe fn goes_on<const N: usize>(&self, batch: &Batch<N>, packet: &Delivered) -> bool {
+    pub(crate) unsafe fn goes_on<const N: usize>(
+        &self,
+        batch: &Batch<N>,
+        packet: &Delivered,
+    ) -> bool {
         // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &*self.reader.get() };
         reader.next == packet.after as usize
@@ -315,17 +354,23 @@ impl Live {
     /// # Safety
     ///
     /// As for [`look`](Self::look).
-    pub(crate) unsafe fn next_there<const N: usize>(&self, batch: &mut Batch<N>, limit: usize) -> Found {
+    pub(crate) unsafe fn next_there<const N: usize>(
+        &self,
+        batch: &mut Batch<N>,
+        limit: usize,
+    ) -> Found {
         loop {
             if self.was_broken_off() {
                 return Found::Broken;
             }
+
             // SAFETY: guaranteed by the caller.
             match caught(|| unsafe { self.look(batch, limit) }) {
                 Ok(true) if !batch.is_empty() => return Found::Packets,
                 Ok(_) => {}
                 Err(panic) => return Found::Failed(panic),
             }
+
             // SAFETY: guaranteed by the caller.
             match unsafe { self.take_chunk_there() } {
                 Ok(true) => {}
@@ -335,8 +380,8 @@ impl Live {
         }
     }
 
-    /// Hands out the next packet that [`look_ahead`](Self::look_ahead) found. `None` if none is left, or if
-    /// they are no longer valid.
+    /// Hands out the next packet that [`look_ahead`](Self::look_ahead) found. `None` if none is
+    /// left, or if they are no longer valid.
     ///
     /// # Safety
     ///
@@ -346,16 +391,21 @@ impl Live {
         // SAFETY: the caller has the turn, and no other reference to either exists.
         let (reader, ahead) = unsafe { (&mut *self.reader.get(), &mut *self.ahead.get()) };
         let packet = *ahead.batch.packets().get(ahead.at)?;
-        let stands = reader.next == ahead.from && reader.chunks == ahead.batch.chunks && reader.has_packets();
+        let stands = reader.next == ahead.from
+            && reader.chunks == ahead.batch.chunks
+            && reader.has_packets();
         let is_void = || self.filter.generation.load(Ordering::Acquire) != ahead.batch.generation;
+
         if !stands || is_void() || self.is_broken_off() {
             ahead.batch.clear();
             return None;
         }
+
         ahead.at += 1;
         ahead.from = packet.after as usize;
         reader.next = ahead.from;
         self.refuse(packet.refused);
+
         Some(packet)
     }
 
@@ -365,7 +415,8 @@ impl Live {
     ///
     /// As for [`look`](Self::look).
     pub(crate) unsafe fn look_ahead(&self) -> Found {
-        // SAFETY: the caller has the turn, no other reference exists, and `next_there` makes none to `ahead`.
+        // SAFETY: the caller has the turn, no other reference exists, and `next_there` makes none
+        // to `ahead`.
         let ahead = unsafe { &mut *self.ahead.get() };
         // SAFETY: guaranteed by the caller.
         let found = unsafe { self.next_there(&mut ahead.batch, usize::MAX) };
@@ -377,8 +428,8 @@ impl Live {
         found
     }
 
-    /// Waits for packets, or only checks for them if the handle is nonblocking. Returns `Nothing` as an error
-    /// if a nonblocking handle has no packets.
+    /// Waits for packets, or only checks for them if the handle is nonblocking. Returns `Nothing`
+    /// as an error if a nonblocking handle has no packets.
     ///
     /// # Safety
     ///
@@ -389,12 +440,16 @@ impl Live {
         if unsafe { (*self.reader.get()).has_packets() } {
             return Ok(());
         }
+
         self.pollable.tell(false);
+
         loop {
             if self.was_broken_off() {
                 return Err(Found::Broken);
             }
+
             let nonblocking = self.is_nonblocking();
+
             // SAFETY: guaranteed by the caller.
             let taken = unsafe {
                 match nonblocking || self.looks_first() {
@@ -413,14 +468,16 @@ impl Live {
         }
     }
 
-    /// Whether a read looks for packets itself before it waits. Otherwise the worker looks and waits.
+    /// Whether a read looks for packets itself before it waits. Otherwise the worker looks and
+    /// waits.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
     unsafe fn looks_first(&self) -> bool {
         // SAFETY: the caller has the turn.
-        matches!(self.pollable, Pollable::Socket(_)) || unsafe { (*self.reader.get()).rest.is_allowed() }
+        matches!(self.pollable, Pollable::Socket(_))
+            || unsafe { (*self.reader.get()).rest.is_allowed() }
     }
 
     /// Waits for a chunk; returns whether there was one.
@@ -431,11 +488,13 @@ impl Live {
     #[cold]
     unsafe fn wait_for_chunk(&self) -> Result<bool, String> {
         // SAFETY: guaranteed by the caller.
-        unsafe { self.take_chunk(|reader| guarded(|| reader.worker().next_chunk_timeout(AT_A_TIME))) }
+        unsafe {
+            self.take_chunk(|reader| guarded(|| reader.worker().next_chunk_timeout(AT_A_TIME)))
+        }
     }
 
-    /// Lets packets accumulate in a ring that was just emptied. If none have arrived since the last rest,
-    /// waits for one instead; returns whether there was one.
+    /// Lets packets accumulate in a ring that was just emptied. If none have arrived since the last
+    /// rest, waits for one instead; returns whether there was one.
     ///
     /// # Safety
     ///
@@ -449,20 +508,25 @@ impl Live {
         if reader.rest.is_calm() {
             reader.worker().skip_sleeps();
         }
+
         let Some(longest) = reader.rest.begin() else {
             // SAFETY: guaranteed by the caller.
             return unsafe { self.wait_for_chunk() };
         };
-        // The flag is checked again: if the program has the descriptor, the worker may have cleared the
-        // wake-up of `break_off` since the last check.
-        if !self.is_broken_off() && socket::wait([self.waker.as_fd().as_raw_fd()], Some(longest)) != [0] {
+
+        // The flag is checked again: if the program has the descriptor, the worker may have cleared
+        // the wake-up of `break_off` since the last check.
+        if !self.is_broken_off()
+            && socket::wait([self.waker.as_fd().as_raw_fd()], Some(longest)) != [0]
+        {
             let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
         }
+
         Ok(false)
     }
 
-    /// Waits for some time or until there are packets, unless the worker has already waited. Returns whether
-    /// packets are in hand.
+    /// Waits for some time or until there are packets, unless the worker has already waited.
+    /// Returns whether packets are in hand.
     ///
     /// # Safety
     ///
@@ -480,19 +544,23 @@ impl Live {
             Err(found @ Found::Failed(_)) => Err(found),
             _ => Ok(()),
         };
-        // An interface that went down may have been removed since: its socket reports only the first of these
-        // events.
+
+        // An interface that went down may have been removed since: its socket reports only the
+        // first of these events.
         if self.is_down() {
             look()?;
         }
+
         let longest = self.is_down().then_some(AT_A_TIME);
         if single.wait(longest) {
             look()?;
         }
+
         Ok(false)
     }
 
-    /// Checks the interface when there are no packets: `Failed` if it was removed, otherwise `Nothing`.
+    /// Checks the interface when there are no packets: `Failed` if it was removed, otherwise
+    /// `Nothing`.
     fn look_at_interface(&self) -> Result<(), Found> {
         let health = socket::health(self.sender.as_fd(), self.device.index, self.is_down());
         match health {
@@ -519,13 +587,14 @@ impl Live {
                 Pollable::Socket(_) => match self.take_block() {
                     NextBlock::Packets(_) => Ok(true),
                     NextBlock::Nothing => Ok(false),
-                    // The thread cannot be cancelled here, because this makes no system call that is a
-                    // cancellation point.
+                    // The thread cannot be cancelled here, because this makes no system call that
+                    // is a cancellation point.
                     NextBlock::Chunks => {
                         self.take_chunk(|reader| caught(|| reader.worker().try_next_chunk()))
                     }
                 },
-                // If the program does not poll and no buddies call for help, no wake-up needs to be cleared.
+                // If the program does not poll and no buddies call for help, no wake-up needs to be
+                // cleared.
                 Pollable::Several(_) if self.membership.is_none() && !self.pollable.is_wanted() => {
                     match guarded(|| self.take_block())? {
                         NextBlock::Packets(_) => Ok(true),
@@ -559,15 +628,18 @@ impl Live {
         // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &mut *self.reader.get() };
         let Some(blocks) = &mut reader.blocks else { return NextBlock::Chunks };
+
         if reader.sole.as_mut().is_some_and(|sole| !sole.may_read()) {
             // `take_chunk` returns the error.
             return NextBlock::Chunks;
         }
+
         let next = blocks.open_next();
         if let NextBlock::Packets(packets) = next {
             self.took(reader, 0, packets as usize);
             reader.rest.took(packets as usize);
         }
+
         next
     }
 
@@ -601,6 +673,7 @@ impl Live {
         if reader.sole.as_mut().is_some_and(|sole| !sole.may_read()) {
             return Err(READ_ELSEWHERE.to_owned());
         }
+
         let chunk = get(reader)?.map_err(|error| match error {
             CaptureError::InterfaceGone { .. } => DISAPPEARED.to_owned(),
             error => causes(&error),
@@ -609,11 +682,12 @@ impl Live {
         self.took(reader, chunk.ring_index(), chunk.len());
         reader.rest.took(chunk.len());
         reader.chunk = Some(chunk);
+
         Ok(true)
     }
 
-    /// Called at the end of a read: returns the chunk if all of it was read, and sets whether the descriptor
-    /// is readable.
+    /// Called at the end of a read: returns the chunk if all of it was read, and sets whether the
+    /// descriptor is readable.
     ///
     /// # Safety
     ///
@@ -637,8 +711,8 @@ impl Live {
         unsafe { &raw mut (*self.reader.get()).header }
     }
 
-    /// Keeps a packet valid until the next read, as `pcap_next` requires, and returns the chunk if this was
-    /// its last packet.
+    /// Keeps a packet valid until the next read, as `pcap_next` requires, and returns the chunk if
+    /// this was its last packet.
     ///
     /// # Safety
     ///
@@ -647,15 +721,19 @@ impl Live {
         // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &mut *self.reader.get() };
         reader.header = packet.header;
+
         let mut data = packet.data;
+
         if reader.is_exhausted() {
             // SAFETY: the packet's bytes are in the chunk or block, which was not returned yet.
-            let bytes = unsafe { std::slice::from_raw_parts(data, packet.header.captured_bytes as usize) };
+            let bytes =
+                unsafe { std::slice::from_raw_parts(data, packet.header.captured_bytes as usize) };
             reader.copy.clear();
             reader.copy.extend_from_slice(bytes);
             data = reader.copy.as_ptr();
             reader.let_go();
         }
+
         self.pollable.tell(reader.has_packets());
         (&raw mut reader.header, data)
     }

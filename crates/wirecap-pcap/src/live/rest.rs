@@ -1,7 +1,8 @@
 //! Rests of a reader on AF_XDP, whose ring wakes it for the first packet, however few follow.
 //!
-//! A wake-up costs as much as hundreds of packets. A packet may wait for others until the program's timeout,
-//! as in libpcap's blocks, so a reader that has emptied its ring does not look at it for some time.
+//! A wake-up costs as much as hundreds of packets. A packet may wait for others until the program's
+//! timeout, as in libpcap's blocks, so a reader that has emptied its ring does not look at it for
+//! some time.
 
 use std::time::Duration;
 
@@ -55,9 +56,9 @@ impl Rest {
         self.packets == 0
     }
 
-    /// Begins a rest when the ring is empty, and returns its length. `None` if the reader must wait for a
-    /// packet instead: if none have arrived since the last rest, if rests are disabled, or if the rest would
-    /// be too short.
+    /// Begins a rest when the ring is empty, and returns its length. `None` if the reader must wait
+    /// for a packet instead: if none have arrived since the last rest, if rests are disabled, or if
+    /// the rest would be too short.
     pub(super) fn begin(&mut self) -> Option<Duration> {
         if self.is_calm() || !self.is_allowed() {
             return None;
@@ -73,8 +74,8 @@ impl Rest {
     }
 }
 
-/// The monotonic clock, read with the function that the engine uses for its other clocks: after a wake-up,
-/// other code is not in the processor's caches.
+/// The monotonic clock, read with the function that the engine uses for its other clocks: after a
+/// wake-up, other code is not in the processor's caches.
 fn now_nanos() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
@@ -92,7 +93,8 @@ mod tests {
 
     #[test]
     fn a_rest_is_as_long_as_packets_may_wait_and_the_ring_holds() {
-        let (longest, second) = (Duration::from_millis(20), Duration::from_secs(1));
+        let longest = Duration::from_millis(20);
+        let second = Duration::from_secs(1);
         let mut rest = Rest::new(longest, 65_536);
         assert_eq!(rest.begin(), None, "nothing has come");
         assert_eq!(after(&mut rest, 10_000, second), Some(longest));

@@ -41,8 +41,8 @@ const LONGEST_GAP: Duration = Duration::from_millis(50);
 /// The directory in which clients that come as source are built.
 const BUILD: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// Builds a client if it comes as source; the error names what is missing. The build is tried twice, because
-/// a download may fail.
+/// Builds a client if it comes as source; the error names what is missing. The build is tried
+/// twice, because a download may fail.
 pub(crate) fn make_ready(client: &Client) -> Result<(), String> {
     let lacking = lacking(client);
     if !lacking.is_empty() {
@@ -56,7 +56,11 @@ fn prepare(script: &str) -> Result<(), String> {
     command.arg("-euc").arg(script).env("BUILD", BUILD).env_remove("LD_LIBRARY_PATH");
     command.env("SOURCE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients"));
     let output = command.output().map_err(|error| error.to_string())?;
-    if output.status.success() { Ok(()) } else { Err(format!("it cannot be built: {}", said(&output))) }
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("it cannot be built: {}", said(&output)))
+    }
 }
 
 /// The search path for commands, including those for root.
@@ -69,8 +73,9 @@ fn lacking(client: &Client) -> Vec<&'static str> {
     let path = path();
     let is_there = |need: &str| {
         let command = need.split(':').next().unwrap_or_default();
-        let is_program =
-            |file: &Path| file.metadata().is_ok_and(|about| about.permissions().mode() & 0o111 != 0);
+        let is_program = |file: &Path| {
+            file.metadata().is_ok_and(|about| about.permissions().mode() & 0o111 != 0)
+        };
         let in_path = || path.split(':').any(|folder| is_program(&Path::new(folder).join(command)));
         if command.starts_with('/') { Path::new(command).exists() } else { in_path() }
     };
@@ -91,9 +96,9 @@ pub(crate) struct Running {
     folder: TempDir,
 }
 
-/// A configuration file of the drop-in, which shows whether the drop-in captured. A client may end before its
-/// sockets are seen, but not before it has read this file. The file requests an engine, so a capture that the
-/// engine cannot do fails and is not left to libpcap.
+/// A configuration file of the drop-in, which shows whether the drop-in captured. A client may end
+/// before its sockets are seen, but not before it has read this file. The file requests an engine,
+/// so a capture that the engine cannot do fails and is not left to libpcap.
 pub(crate) struct Settings {
     file: NamedTempFile,
     watch: OwnedFd,
@@ -114,8 +119,8 @@ impl Settings {
     }
 }
 
-/// Kills a session of processes when it is dropped, and when the test is killed: it waits for the end of a
-/// pipe from the test.
+/// Kills a session of processes when it is dropped, and when the test is killed: it waits for the
+/// end of a pipe from the test.
 struct Watcher(Child);
 
 impl Watcher {
@@ -124,7 +129,14 @@ impl Watcher {
         let script = "read -r word; kill -KILL -- -$0";
         let mut command = Command::new("setsid");
         command.args(["sh", "-c", script, &leader.id().to_string()]).env_remove("LD_LIBRARY_PATH");
-        Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        Self(
+            command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
     }
 }
 
@@ -150,14 +162,15 @@ impl ClientBed {
         bed
     }
 
-    /// A bed whose hosts do not have the addresses [`HERE`] and [`THERE`], so they do not answer replayed
-    /// packets.
+    /// A bed whose hosts do not have the addresses [`HERE`] and [`THERE`], so they do not answer
+    /// replayed packets.
     pub(crate) fn aside() -> Self {
         Self::with_addresses("10.99.0.2/24", "10.99.0.1/24")
     }
 
     fn with_addresses(here_address: &str, there_address: &str) -> Self {
-        let (here, there) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let here = Namespace::new().unwrap();
+        let there = Namespace::new().unwrap();
         let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500)
             .and_then(wirecap_testbed::dedicated)
             .unwrap();
@@ -169,12 +182,12 @@ impl ClientBed {
             ip(namespace, "link set lo up");
             ip(namespace, &format!("link set {interface} address {mac}"));
             ip(namespace, &format!("address add {address} dev {interface}"));
-            // Offloads are off: with them, packets lack what the sender leaves to hardware, and segments are
-            // merged at random.
+            // Offloads are off: with them, packets lack what the sender leaves to hardware, and
+            // segments are merged at random.
             let settings = ["-K", interface, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
             run(namespace, Command::new("ethtool").args(settings));
-            // Hosts do not probe each other's addresses again: which listener sees these packets is a matter
-            // of chance.
+            // Hosts do not probe each other's addresses again: which listener sees these packets is
+            // a matter of chance.
             let probe_time = format!("/proc/sys/net/ipv4/neigh/{interface}/delay_first_probe_time");
             namespace.run_in(|| fs::write(probe_time, "3600")).unwrap().unwrap();
         }
@@ -187,7 +200,11 @@ impl ClientBed {
         if library == Library::DropIn {
             command.env("LD_LIBRARY_PATH", common::drop_in());
             if engine == Engine::Xdp {
-                command.envs([("WIRECAP_ENGINE", "xdp"), ("WIRECAP_TAKE", "1"), ("WIRECAP_R", "64")]);
+                command.envs([
+                    ("WIRECAP_ENGINE", "xdp"),
+                    ("WIRECAP_TAKE", "1"),
+                    ("WIRECAP_R", "64"),
+                ]);
             }
         }
         self.launch(command)
@@ -196,7 +213,9 @@ impl ClientBed {
     /// Starts a client's script on the drop-in, with settings.
     pub(crate) fn start_with(&self, client: &Client, settings: &Settings) -> Running {
         let mut command = command(client.script);
-        command.env("LD_LIBRARY_PATH", common::drop_in()).env("WIRECAP_PCAP_CONF", settings.file.path());
+        command
+            .env("LD_LIBRARY_PATH", common::drop_in())
+            .env("WIRECAP_PCAP_CONF", settings.file.path());
         self.launch(command)
     }
 
@@ -239,14 +258,17 @@ impl ClientBed {
         Running { child, watcher, folder }
     }
 
-    /// Waits until the drop-in has this many handles on the engine `xdp`, which does not receive on packet
-    /// sockets.
+    /// Waits until the drop-in has this many handles on the engine `xdp`, which does not receive on
+    /// packet sockets.
     pub(crate) fn wait_for_taking_handles(&self, count: usize) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(15);
         // The XDP program is attached last.
         while self.handles().1 < count || !self.takes() {
             if Instant::now() > deadline {
-                return Err(format!("the client has not opened {count} handles, but {}", self.handles().1));
+                return Err(format!(
+                    "the client has not opened {count} handles, but {}",
+                    self.handles().1
+                ));
             }
             thread::sleep(Duration::from_millis(2));
         }
@@ -260,8 +282,8 @@ impl ClientBed {
         said(&self.here.run_in(|| command.output()).unwrap().unwrap()).contains("xdp")
     }
 
-    /// Waits until this many packet sockets receive from the cable, and, if `is_ours`, until the drop-in has
-    /// a handle.
+    /// Waits until this many packet sockets receive from the cable, and, if `is_ours`, until the
+    /// drop-in has a handle.
     pub(crate) fn wait_for_handles(&self, count: usize, is_ours: bool) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(15);
         while Instant::now() < deadline {
@@ -272,13 +294,19 @@ impl ClientBed {
             thread::sleep(Duration::from_millis(2));
         }
         let (receiving, beside) = self.handles();
-        Err(format!("the client has not opened {count} handles, but {receiving}, {beside} of the drop-in's"))
+        Err(format!(
+            "the client has not opened {count} handles, but {receiving}, {beside} of the drop-in's"
+        ))
     }
 
-    /// How many packet sockets receive from the cable, and how many handles the drop-in has: each has a
-    /// socket with protocol ffff, which receives nothing.
+    /// How many packet sockets receive from the cable, and how many handles the drop-in has: each
+    /// has a socket with protocol ffff, which receives nothing.
     fn handles(&self) -> (usize, usize) {
-        let table = self.here.run_in(|| fs::read_to_string("/proc/thread-self/net/packet")).unwrap().unwrap();
+        let table = self
+            .here
+            .run_in(|| fs::read_to_string("/proc/thread-self/net/packet"))
+            .unwrap()
+            .unwrap();
         let index = self.pair.receiver.index.to_string();
         let of_protocol = |wanted: &str| {
             // The columns: sk, RefCnt, Type, Proto, Iface, ...
@@ -308,12 +336,18 @@ impl ClientBed {
 
 /// A command that runs a script.
 fn command(script: &str) -> Command {
-    // A separate session, so that all its processes can be killed, and none of them affects the test's
-    // session. SIGINT has its default action: a background job of a shell without job control ignores it, and
-    // a shell cannot trap a signal that was ignored when it started.
+    // A separate session, so that all its processes can be killed, and none of them affects the
+    // test's session. SIGINT has its default action: a background job of a shell without job
+    // control ignores it, and a shell cannot trap a signal that was ignored when it started.
     let mut command = Command::new("setsid");
     command.args(["env", "--default-signal=INT", "sh", "-c", script]).env_remove("LD_LIBRARY_PATH");
-    command.envs([("IF", "a1"), ("HERE", HERE), ("THERE", THERE), ("LC_ALL", "C"), ("HOME", "/root")]);
+    command.envs([
+        ("IF", "a1"),
+        ("HERE", HERE),
+        ("THERE", THERE),
+        ("LC_ALL", "C"),
+        ("HOME", "/root"),
+    ]);
     command.env("BUILD", BUILD).env("PATH", path());
     command
 }
@@ -349,8 +383,8 @@ impl Running {
     }
 }
 
-/// Runs `work` on one CPU, which processes that it starts inherit: if two CPUs send packets at once, two
-/// listeners may see them in different order.
+/// Runs `work` on one CPU, which processes that it starts inherit: if two CPUs send packets at
+/// once, two listeners may see them in different order.
 fn on_one_processor(work: impl FnOnce() + Send) {
     let pinned = || {
         let mut processor = CpuSet::new();

@@ -1,4 +1,5 @@
-//! The conversation of two hosts while clients listen: some packets of each protocol that a client decodes.
+//! The conversation of two hosts while clients listen: some packets of each protocol that a client
+//! decodes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

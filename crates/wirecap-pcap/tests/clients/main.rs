@@ -1,9 +1,9 @@
-//! Unmodified programs of the distribution with the drop-in: their output must be the same as with the
-//! system's libpcap. `make clients` installs and runs them. All run with the engine `packet` while two hosts
-//! have a conversation. Those that only listen also run with `xdp`, which leaves the host no packets to
-//! answer, while the recorded conversation is replayed. A run with different output is repeated once, from
-//! the beginning and with more time, and is reported as repeated, because a busy machine may change the
-//! output by chance.
+//! Unmodified programs of the distribution with the drop-in: their output must be the same as with
+//! the system's libpcap. `make clients` installs and runs them. All run with the engine `packet`
+//! while two hosts have a conversation. Those that only listen also run with `xdp`, which leaves
+//! the host no packets to answer, while the recorded conversation is replayed. A run with different
+//! output is repeated once, from the beginning and with more time, and is reported as repeated,
+//! because a busy machine may change the output by chance.
 //!
 //! `--needs` prints what must be installed; names of clients select those to run.
 
@@ -46,8 +46,10 @@ fn main() -> ExitCode {
     if !privileged() {
         return ExitCode::SUCCESS;
     }
-    let names: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    let wanted = |client: &&Client| names.is_empty() || names.iter().any(|name| *name == client.name);
+    let names: Vec<&String> =
+        arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let wanted =
+        |client: &&Client| names.is_empty() || names.iter().any(|name| *name == client.name);
     let mut report = Report::default();
     for client in CLIENTS.iter().filter(wanted) {
         match bed::make_ready(client) {
@@ -93,8 +95,14 @@ impl Report {
     }
 
     fn close(self) -> ExitCode {
-        println!("{} of {} runs did the same on both libraries", self.count - self.failed.len(), self.count);
-        for (what, names) in [("only when repeated", &self.repeated), ("failed twice", &self.failed)] {
+        println!(
+            "{} of {} runs did the same on both libraries",
+            self.count - self.failed.len(),
+            self.count
+        );
+        for (what, names) in
+            [("only when repeated", &self.repeated), ("failed twice", &self.failed)]
+        {
             if !names.is_empty() {
                 println!("{what}: {}", names.join(", "));
             }
@@ -119,19 +127,26 @@ fn attempt(client: &Client, engine: Engine, patience: u32) -> Result<(), String>
 
 fn run(client: &Client, engine: Engine, patience: u32) -> Result<(), String> {
     let (theirs, ours) = match client.way {
-        Way::Listens | Way::ListensAlone(_) if engine == Engine::Xdp => listen_to_recorded(client, patience)?,
+        Way::Listens | Way::ListensAlone(_) if engine == Engine::Xdp => {
+            listen_to_recorded(client, patience)?
+        }
         Way::Listens => listen(client, patience)?,
         Way::ListensAlone(script) => listen_and_read(client, script, patience)?,
         Way::Asks => (ask(client, Library::System)?, ask(client, Library::DropIn)?),
     };
-    let (theirs, ours) = ((client.normal)(&theirs), (client.normal)(&ours));
+    let theirs = (client.normal)(&theirs);
+    let ours = (client.normal)(&ours);
     for expected in client.expects {
         if !theirs.contains(expected) {
-            return Err(format!("the output with libpcap does not contain '{expected}':\n{theirs}"));
+            return Err(format!(
+                "the output with libpcap does not contain '{expected}':\n{theirs}"
+            ));
         }
     }
     let compared = |text: &str| match text.trim_end().rsplit_once('\n') {
-        Some((lines, _)) if client.ends_with_statistics && engine == Engine::Xdp => lines.to_owned(),
+        Some((lines, _)) if client.ends_with_statistics && engine == Engine::Xdp => {
+            lines.to_owned()
+        }
         _ => text.to_owned(),
     };
     if compared(&theirs) != compared(&ours) {
@@ -145,7 +160,9 @@ fn run(client: &Client, engine: Engine, patience: u32) -> Result<(), String> {
 fn while_they_listen(listeners: &[&Running], patience: u32, say: impl FnOnce()) {
     let wait = |time: Duration| {
         std::thread::sleep(time * patience);
-        common::wait_for_sleep(|| listeners.iter().flat_map(|listener| listener.processes()).collect());
+        common::wait_for_sleep(|| {
+            listeners.iter().flat_map(|listener| listener.processes()).collect()
+        });
     };
     wait(SETTLING);
     say();
@@ -163,12 +180,18 @@ fn listen(client: &Client, patience: u32) -> Result<(String, String), String> {
     let theirs = start(Library::System, client.handles)?;
     let ours = start(Library::DropIn, client.handles * 2)?;
     while_they_listen(&[&theirs, &ours], patience, || bed.converse());
-    let (theirs, ours) = (theirs.end(client), ours.end(client));
+    let theirs = theirs.end(client);
+    let ours = ours.end(client);
     Ok((bed.report(client, theirs), bed.report(client, ours)))
 }
 
-/// The client listens with the drop-in, and then reads with libpcap what tcpdump recorded at the same time.
-fn listen_and_read(client: &Client, script: &'static str, patience: u32) -> Result<(String, String), String> {
+/// The client listens with the drop-in, and then reads with libpcap what tcpdump recorded at the
+/// same time.
+fn listen_and_read(
+    client: &Client,
+    script: &'static str,
+    patience: u32,
+) -> Result<(String, String), String> {
     let bed = ClientBed::new();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
@@ -198,8 +221,8 @@ fn recorded() -> Result<&'static Path, String> {
     recorded.as_ref().map(|(_, file)| &**file).map_err(Clone::clone)
 }
 
-/// The client listens to a recorded conversation that is replayed on the cable: with libpcap on one bed, and
-/// with the engine `xdp` on another.
+/// The client listens to a recorded conversation that is replayed on the cable: with libpcap on one
+/// bed, and with the engine `xdp` on another.
 fn listen_to_recorded(client: &Client, patience: u32) -> Result<(String, String), String> {
     let file = recorded()?;
     let hear = |library| -> Result<String, String> {
@@ -216,7 +239,8 @@ fn listen_to_recorded(client: &Client, patience: u32) -> Result<(String, String)
         let theirs = scope.spawn(|| match client.way {
             Way::ListensAlone(script) => {
                 let bed = ClientBed::aside();
-                let said = bed.read(script, file).end(&Client { end: table::End::Itself, ..*client });
+                let said =
+                    bed.read(script, file).end(&Client { end: table::End::Itself, ..*client });
                 Ok(bed.report(client, said))
             }
             Way::Listens | Way::Asks => hear(Library::System),

@@ -20,11 +20,13 @@ pub(crate) fn numbers(text: &str) -> String {
 
 /// Masks times of day and dates, but no other numbers.
 pub(crate) fn times(text: &str) -> String {
-    by_line(text, |line| Some(line.split([' ', '\t']).map(time_of_day).collect::<Vec<_>>().join(" ")))
+    by_line(text, |line| {
+        Some(line.split([' ', '\t']).map(time_of_day).collect::<Vec<_>>().join(" "))
+    })
 }
 
-/// Like [`times`], with distinct lines in alphabetical order: for clients that list results in the order of
-/// arrival.
+/// Like [`times`], with distinct lines in alphabetical order: for clients that list results in the
+/// order of arrival.
 pub(crate) fn sorted_times(text: &str) -> String {
     sorted(&times(text))
 }
@@ -49,7 +51,8 @@ pub(crate) fn lines_without(text: &str, words: &[&str]) -> String {
 
 /// Two texts without their common lines at the beginning and at the end.
 pub(crate) fn where_they_differ(one: &str, other: &str) -> (String, String) {
-    let (mut one, mut other): (Vec<&str>, Vec<&str>) = (one.lines().collect(), other.lines().collect());
+    let (mut one, mut other): (Vec<&str>, Vec<&str>) =
+        (one.lines().collect(), other.lines().collect());
     // From the end, then from the beginning.
     for _ in 0..2 {
         while one.last().is_some_and(|line| other.last() == Some(line)) {
@@ -67,13 +70,15 @@ pub(crate) fn by_line(text: &str, each: impl Fn(&str) -> Option<String>) -> Stri
     text.lines().filter_map(each).map(|line| line + "\n").collect()
 }
 
-/// Masks a word in the form of a time or date: at least three numbers with colons, dashes or slashes between
-/// them.
+/// Masks a word in the form of a time or date: at least three numbers with colons, dashes or
+/// slashes between them.
 fn time_of_day(word: &str) -> String {
     let is_time = |mark: char| {
-        let parts: Vec<&str> = word.trim_matches(|c: char| "[](),;".contains(c)).split(mark).collect();
-        let is_number =
-            |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit() || ".T:".contains(c));
+        let parts: Vec<&str> =
+            word.trim_matches(|c: char| "[](),;".contains(c)).split(mark).collect();
+        let is_number = |part: &&str| {
+            !part.is_empty() && part.chars().all(|c| c.is_ascii_digit() || ".T:".contains(c))
+        };
         parts.len() >= 3 && parts.iter().all(is_number) && parts.iter().all(|part| part.len() < 16)
     };
     if [':', '-', '/'].into_iter().any(is_time) { numbers(word) } else { word.to_owned() }

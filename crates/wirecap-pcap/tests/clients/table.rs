@@ -32,8 +32,9 @@ macro_rules! zeros {
 pub(crate) enum Way {
     /// It listens to other hosts.
     Listens,
-    /// It listens to other hosts, but with libpcap it would wait for more packets than there are. Its output
-    /// is compared with its output for the same packets in a savefile, FILE, which this script reads.
+    /// It listens to other hosts, but with libpcap it would wait for more packets than there are.
+    /// Its output is compared with its output for the same packets in a savefile, FILE, which this
+    /// script reads.
     ListensAlone(&'static str),
     /// It sends requests and reads the answers.
     Asks,
@@ -57,15 +58,15 @@ pub(crate) struct Client {
     /// A script that builds it in BUILD; SOURCE is the folder of this file.
     pub(crate) prepare: Option<&'static str>,
     pub(crate) way: Way,
-    /// A shell script that runs it, with IF (the interface), HERE and THERE (addresses), and DIR (a separate
-    /// folder, in which it runs).
+    /// A shell script that runs it, with IF (the interface), HERE and THERE (addresses), and DIR (a
+    /// separate folder, in which it runs).
     pub(crate) script: &'static str,
     /// The minimum number of handles that it has open at once.
     pub(crate) handles: usize,
     /// Whether it captures with libpcap.
     pub(crate) captures: bool,
-    /// Its last line has the counts of pcap_stats, and is not compared with the engine `xdp`: if the filter
-    /// runs in user space, packets that were not filtered yet count as received.
+    /// Its last line has the counts of pcap_stats, and is not compared with the engine `xdp`: if
+    /// the filter runs in user space, packets that were not filtered yet count as received.
     pub(crate) ends_with_statistics: bool,
     /// Why it cannot use the engine `xdp`.
     pub(crate) without_xdp: Option<&'static str>,
@@ -105,7 +106,8 @@ const LISTENER: Client = Client {
     expects: &[],
 };
 /// Before dumpcap opens a device, it drops all capabilities except CAP_NET_ADMIN and CAP_NET_RAW.
-const GIVES_RIGHTS_UP: Option<&str> = Some("it drops the capabilities to load programs and to lock memory");
+const GIVES_RIGHTS_UP: Option<&str> =
+    Some("it drops the capabilities to load programs and to lock memory");
 
 /// tcpdump, when it only records.
 pub(crate) const RECORDER: Client = LISTENER;
@@ -292,8 +294,8 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     Client {
         name: "ettercap",
         needs: "ettercap:ettercap-text-only",
-        // It waits for keys. At the end of its input it never sleeps, and an instance on a busy machine may not have
-        // written its last packets when it is interrupted.
+        // It waits for keys. At the end of its input it never sleeps, and an instance on a busy
+        // machine may not have written its last packets when it is interrupted.
         script: "mkfifo $DIR/keys; exec ettercap -T -u -q -i $IF -w $DIR/x.pcap <> $DIR/keys",
         report: Some("tcpdump -r $DIR/x.pcap -n -t -v 2>/dev/null | sed 's/^ *//'"),
         expects: &["GET /index.html"],

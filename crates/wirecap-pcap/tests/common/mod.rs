@@ -52,10 +52,14 @@ pub(crate) fn with_all_names(library: &Path) -> TempDir {
 
 /// The system's library, as the loader finds it.
 pub(crate) fn system_library() -> PathBuf {
-    let output =
-        Command::new("ldconfig").arg("-p").env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin").output().unwrap();
+    let output = Command::new("ldconfig")
+        .arg("-p")
+        .env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin")
+        .output()
+        .unwrap();
     let text = said(&output);
-    let line = text.lines().find(|line| line.contains("libpcap.so.0.8 ")).expect("libpcap is installed");
+    let line =
+        text.lines().find(|line| line.contains("libpcap.so.0.8 ")).expect("libpcap is installed");
     Path::new(line.rsplit("=> ").next().unwrap()).canonicalize().unwrap()
 }
 
@@ -82,7 +86,8 @@ impl Bed {
     /// A command that runs a program with this library.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>, library: Library) -> Command {
         let mut command = Command::new(program);
-        // Cargo sets this variable to its directories, which may contain another build of the drop-in.
+        // Cargo sets this variable to its directories, which may contain another build of the
+        // drop-in.
         command.env_remove("LD_LIBRARY_PATH");
         if library == Library::DropIn {
             command.env("LD_LIBRARY_PATH", drop_in());
@@ -102,7 +107,11 @@ impl Bed {
 
     pub(crate) fn ip(&self, arguments: &str) {
         let output = self.run(Command::new("ip").args(arguments.split_whitespace()));
-        assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "ip {arguments}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
@@ -112,7 +121,8 @@ pub(crate) fn finish(mut child: Child) -> Output {
     let deadline = Instant::now() + PATIENCE;
     let outcome = std::thread::scope(|scope| {
         let output = scope.spawn(|| {
-            let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+            let stdout = child.stdout.take();
+            let stderr = child.stderr.take();
             let stdout = scope.spawn(move || read_all(stdout));
             let stderr = scope.spawn(move || read_all(stderr));
             (child.wait().unwrap(), stdout.join().unwrap(), stderr.join().unwrap())
@@ -133,14 +143,16 @@ pub(crate) fn finish(mut child: Child) -> Output {
     output
 }
 
-/// What a process waits for, which signals it blocks, ignores and handles, and which libpcap it has loaded:
-/// with the drop-in, both.
+/// What a process waits for, which signals it blocks, ignores and handles, and which libpcap it has
+/// loaded: with the drop-in, both.
 fn state(process: Pid) -> String {
     let read = |file| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
-    let (status, maps) = (read("status"), read("maps"));
+    let status = read("status");
+    let maps = read("maps");
     let told = ["Name:", "State:", "SigBlk:", "SigIgn:", "SigCgt:"];
     let lines = status.lines().filter(|line| told.iter().any(|name| line.starts_with(name)));
-    let mut libraries: Vec<&str> = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).collect();
+    let mut libraries: Vec<&str> =
+        maps.lines().filter_map(|line| line.split_whitespace().nth(5)).collect();
     libraries.retain(|path| path.contains("pcap"));
     libraries.dedup();
     let lines: Vec<&str> = lines.collect();
@@ -153,8 +165,8 @@ pub(crate) fn signal_to(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Waits until all threads of these processes sleep: then they have processed what has arrived, however busy
-/// the machine is. Gives up after some seconds, because some processes never sleep.
+/// Waits until all threads of these processes sleep: then they have processed what has arrived,
+/// however busy the machine is. Gives up after some seconds, because some processes never sleep.
 pub(crate) fn wait_for_sleep(processes: impl Fn() -> Vec<u32>) {
     let deadline = Instant::now() + Duration::from_secs(4);
     let mut looks = 0;
@@ -167,21 +179,25 @@ pub(crate) fn wait_for_sleep(processes: impl Fn() -> Vec<u32>) {
 fn sleeps(process: u32) -> bool {
     // A process that has ended counts as sleeping.
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    threads.map(|thread| words_of_stat(&thread.path())).all(|words| !matches!(&*words[0], "R" | "D"))
+    threads
+        .map(|thread| words_of_stat(&thread.path()))
+        .all(|words| !matches!(&*words[0], "R" | "D"))
 }
 
 /// The processes of the session that `leader` has started.
 pub(crate) fn processes_of_session(leader: u32) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_member = |id: &u32| words_of_stat(Path::new(&format!("/proc/{id}")))[1] == leader.to_string();
+    let is_member =
+        |id: &u32| words_of_stat(Path::new(&format!("/proc/{id}")))[1] == leader.to_string();
     ids.filter(is_member).collect()
 }
 
 /// State and session of a process or a thread, from its directory in /proc; empty if it has ended.
 fn words_of_stat(folder: &Path) -> [String; 2] {
     let stat = fs::read_to_string(folder.join("stat")).unwrap_or_default();
-    // Its name, in parentheses, may contain any character. After it: state, parent, process group, session.
+    // Its name, in parentheses, may contain any character. After it: state, parent, process group,
+    // session.
     let words: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     [0, 3].map(|index| words.get(index).copied().unwrap_or_default().to_owned())
 }

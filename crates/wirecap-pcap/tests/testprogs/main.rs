@@ -1,5 +1,6 @@
-//! libpcap's own test programs, unmodified, behave the same with the drop-in as with the system's libpcap,
-//! and so does tcpdump in its own tests. `make clients` runs them, because their sources have to be fetched.
+//! libpcap's own test programs, unmodified, behave the same with the drop-in as with the system's
+//! libpcap, and so does tcpdump in its own tests. `make clients` runs them, because their sources
+//! have to be fetched.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -50,10 +51,12 @@ impl TestProgram {
         Some(Self { folder, name, bed })
     }
 
-    /// Output is line-buffered, few files can be opened, and SIGINT ends the program if it has no handler.
+    /// Output is line-buffered, few files can be opened, and SIGINT ends the program if it has no
+    /// handler.
     fn command(&self, library: Library, arguments: &[&str]) -> Command {
         let mut command = self.bed.command("sh", library);
-        // A background job of a shell without job control ignores SIGINT, and so do all programs that it starts.
+        // A background job of a shell without job control ignores SIGINT, and so do all programs
+        // that it starts.
         let script = "ulimit -n 256; exec env --default-signal=INT stdbuf -oL \"$0\" \"$@\"";
         command.args(["-c", script]);
         command.arg(self.folder.path().join(self.name)).args(arguments);
@@ -61,8 +64,8 @@ impl TestProgram {
         command
     }
 
-    /// Runs the program without traffic with each library, asserts that output and exit status are the same,
-    /// and returns them.
+    /// Runs the program without traffic with each library, asserts that output and exit status are
+    /// the same, and returns them.
     fn says_the_same(&self, arguments: &[&str]) -> String {
         let [theirs, ours] = [Library::System, Library::DropIn].map(|library| {
             let output = self.bed.run(&mut self.command(library, arguments));
@@ -79,8 +82,8 @@ impl TestProgram {
         Listener { child, lines, reader }
     }
 
-    /// Two instances listen to the same frames, one with each library. `FILE` in `arguments` is replaced with
-    /// a separate file for each.
+    /// Two instances listen to the same frames, one with each library. `FILE` in `arguments` is
+    /// replaced with a separate file for each.
     fn listen_both(&self, arguments: &[&str]) -> [Listener; 2] {
         [Library::System, Library::DropIn].map(|library| {
             let file = self.file(library);
@@ -108,14 +111,14 @@ impl TestProgram {
         }
     }
 
-    /// Two instances listen until both have seen `expected` packets, and are then interrupted. Asserts that
-    /// their output is the same and returns it, without the packet counts of each call, which no library
-    /// guarantees.
+    /// Two instances listen until both have seen `expected` packets, and are then interrupted.
+    /// Asserts that their output is the same and returns it, without the packet counts of each
+    /// call, which no library guarantees.
     fn sees_the_same(&self, arguments: &[&str], expected: u64) -> String {
         let listeners = self.listen_both(arguments);
-        listeners
-            .iter()
-            .for_each(|listener| listener.wait_for("Listening", |text| text.contains("Listening on")));
+        listeners.iter().for_each(|listener| {
+            listener.wait_for("Listening", |text| text.contains("Listening on"))
+        });
         // In immediate mode libpcap's buffer has room for some thirty packets of any length.
         let at_a_time = if arguments.contains(&"-m") { 20 } else { SENT };
         for first in (0..SENT).step_by(at_a_time as usize) {
@@ -209,16 +212,17 @@ fn without_counts(text: &str) -> String {
 #[test]
 fn capturetest() {
     let Some(program) = TestProgram::new("capturetest") else { return };
-    // With SIGINT caught, with breaking out of the loop, with packets at once or after a timeout, blocking or
-    // not.
+    // With SIGINT caught, with breaking out of the loop, with packets at once or after a timeout,
+    // blocking or not.
     let broken = ["-s", "-b", "-i", "a1", "udp"];
     assert!(program.sees_the_same(&broken, UDP).contains("Broken out of loop"));
     program.sees_the_same(&["-s", "-b", "-r", "-m", "-i", "a1"], SENT);
-    // In nonblocking mode libpcap ends a read for pcap_breakloop only when there are packets, the drop-in at
-    // once, so this is not tested.
+    // In nonblocking mode libpcap ends a read for pcap_breakloop only when there are packets, the
+    // drop-in at once, so this is not tested.
     program.sees_the_same(&["-n", "-t", "10", "-i", "a1", "udp"], UDP);
     program.sees_the_same(&["-m", "-i", "a1"], SENT);
-    for refused in [&["-i", "nonesuch"][..], &["-i", "a1", "no such filter"], &["-t", "x"], &["-x"]] {
+    for refused in [&["-i", "nonesuch"][..], &["-i", "a1", "no such filter"], &["-t", "x"], &["-x"]]
+    {
         program.says_the_same(refused);
     }
 }
@@ -243,9 +247,15 @@ fn capturetest_has_the_same_counts_as_on_libpcap() {
 #[test]
 fn selpolltest() {
     let Some(program) = TestProgram::new("selpolltest") else { return };
-    for mechanism in
-        [&["-s"][..], &["-p"], &["-s", "-n"], &["-p", "-n"], &["-s", "-t", "-q"], &["-p", "-t", "-q"], &[]]
-    {
+    for mechanism in [
+        &["-s"][..],
+        &["-p"],
+        &["-s", "-n"],
+        &["-p", "-n"],
+        &["-s", "-t", "-q"],
+        &["-p", "-t", "-q"],
+        &[],
+    ] {
         program.sees_the_same(&[mechanism, &["-i", "a1", "udp"]].concat(), UDP);
     }
     program.says_the_same(&["-s", "-p"]);
@@ -257,7 +267,8 @@ fn programs_end_on_sigint_if_the_tests_run_as_a_background_job() {
     // selpolltest has no handler for SIGINT.
     let Some(program) = TestProgram::new("selpolltest") else { return };
     let mut job = program.bed.command("sh", Library::System);
-    job.args(["-c", "trap '' INT; exec \"$0\" --exact selpolltest"]).arg(std::env::current_exe().unwrap());
+    job.args(["-c", "trap '' INT; exec \"$0\" --exact selpolltest"])
+        .arg(std::env::current_exe().unwrap());
     let output = program.bed.run(&mut job);
     assert!(output.status.success(), "{}", said(&output));
 }
@@ -289,7 +300,8 @@ fn threadsignaltest() {
     }
 }
 
-/// Two threads print, and whether the signal reaches the one that was already woken is a matter of chance.
+/// Two threads print, and whether the signal reaches the one that was already woken is a matter of
+/// chance.
 fn sorted(text: &str) -> String {
     let mut lines: Vec<&str> = text.lines().filter(|line| *line != "Got SIGUSR1").collect();
     lines.sort_unstable();
@@ -299,10 +311,13 @@ fn sorted(text: &str) -> String {
 #[test]
 fn writecaptest() {
     let Some(program) = TestProgram::new("writecaptest") else { return };
-    for (arguments, expected) in [(&["-i", "a1"][..], SENT), (&["-s", "40", "-i", "a1", "udp"], UDP)] {
+    for (arguments, expected) in
+        [(&["-i", "a1"][..], SENT), (&["-s", "40", "-i", "a1", "udp"], UDP)]
+    {
         let listeners = program.listen_both(&[&["-w", "FILE"], arguments].concat());
         let files = [Library::System, Library::DropIn].map(|library| program.file(library));
-        // It prints nothing until it has opened its file, which it does after it has set its filter.
+        // It prints nothing until it has opened its file, which it does after it has set its
+        // filter.
         for (listener, file) in listeners.iter().zip(&files) {
             listener.wait_for("file", |_| Path::new(file).exists());
         }
@@ -313,7 +328,8 @@ fn writecaptest() {
             listener.interrupt();
             listener.end()
         });
-        let mask = |text: &str, library| without_counts(&text.replace(&program.file(library), "FILE"));
+        let mask =
+            |text: &str, library| without_counts(&text.replace(&program.file(library), "FILE"));
         assert_eq!(mask(&ours, Library::DropIn), mask(&theirs, Library::System));
         let [theirs, ours] = files.map(|file| {
             let packets = recorded(Path::new(&file));
@@ -323,9 +339,13 @@ fn writecaptest() {
         assert_eq!(theirs.len() as u64, expected);
         assert!(ours == theirs, "other packets were recorded");
     }
-    for arguments in
-        [&["-D"][..], &["-L", "-i", "a1"], &["-L", "-i", "any"], &["-i", "a1"], &["-y", "x", "-i", "a1"]]
-    {
+    for arguments in [
+        &["-D"][..],
+        &["-L", "-i", "a1"],
+        &["-L", "-i", "any"],
+        &["-i", "a1"],
+        &["-y", "x", "-i", "a1"],
+    ] {
         program.says_the_same(arguments);
     }
 }
@@ -367,7 +387,10 @@ fn programs_without_traffic_behave_the_same_with_both_libraries() {
         ("can_set_rfmon_test", &[&["a1"][..], &["lo"], &["any"], &["nonesuch"], &[]][..]),
         ("findalldevstest", &[&[]]),
         ("reactivatetest", &[&[]]),
-        ("valgrindtest", &[&["-i", "a1"], &["-a", "-i", "a1"], &["-I", "-i", "a1"], &["-i", "nonesuch"]]),
+        (
+            "valgrindtest",
+            &[&["-i", "a1"], &["-a", "-i", "a1"], &["-I", "-i", "a1"], &["-i", "nonesuch"]],
+        ),
     ] {
         let Some(program) = TestProgram::new(name) else { return };
         runs.iter().for_each(|arguments| drop(program.says_the_same(arguments)));
@@ -401,7 +424,8 @@ fn filtertest() {
         program.says_the_same(&["-O", "-d", "-s", "96", "EN10MB", expression]);
         program.says_the_same(&["-m", "255.255.255.0", "EN10MB", expression]);
     }
-    for arguments in [&["-x"][..], &["nonesuch", "ip"], &["-s", "x", "EN10MB"], &["-g", "EN10MB", "ip"], &[]]
+    for arguments in
+        [&["-x"][..], &["nonesuch", "ip"], &["-s", "x", "EN10MB"], &["-g", "EN10MB", "ip"], &[]]
     {
         program.says_the_same(arguments);
     }

@@ -1,5 +1,5 @@
-//! Fetches the sources of libpcap's test programs and of tcpdump's tests, in the versions of this system.
-//! They are fetched once, unmodified, and are not part of the tree.
+//! Fetches the sources of libpcap's test programs and of tcpdump's tests, in the versions of this
+//! system. They are fetched once, unmodified, and are not part of the tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 
 use crate::common::said;
 
-/// Fetches the source SOURCE from which Debian built this system's PACKAGE, or else the current one; apt
-/// verifies the archive. Separate package lists are used, because the system's lists may not include sources
-/// and must not change.
+/// Fetches the source SOURCE from which Debian built this system's PACKAGE, or else the current
+/// one; apt verifies the archive. Separate package lists are used, because the system's lists may
+/// not include sources and must not change.
 const FETCH: &str = "
 version=$(dpkg-query -W -f '${Version}' $PACKAGE)
 done=$BUILD/$SOURCE-$version
@@ -71,12 +71,17 @@ fn fetched(what: Fetched) -> Result<&'static Path, String> {
     };
     let fetch = || {
         let mut command = Command::new("sh");
-        command.args(["-euc", FETCH]).env("BUILD", env!("CARGO_TARGET_TMPDIR")).env_remove("LD_LIBRARY_PATH");
+        command
+            .args(["-euc", FETCH])
+            .env("BUILD", env!("CARGO_TARGET_TMPDIR"))
+            .env_remove("LD_LIBRARY_PATH");
         command.env("PACKAGE", package).env("SOURCE", source);
         let output = command.output().map_err(|error| error.to_string())?;
         match output.status.success() {
             true => Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())),
-            false => Err(format!("the source of {source} cannot be fetched: {}", said(&output).trim())),
+            false => {
+                Err(format!("the source of {source} cannot be fetched: {}", said(&output).trim()))
+            }
         }
     };
     FOLDERS[what as usize].get_or_init(fetch).as_deref().map_err(Clone::clone)

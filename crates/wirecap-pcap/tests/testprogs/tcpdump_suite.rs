@@ -1,5 +1,5 @@
-//! tcpdump's own tests, which read savefiles: the system's tcpdump has the same results with the drop-in as
-//! with the system's libpcap.
+//! tcpdump's own tests, which read savefiles: the system's tcpdump has the same results with the
+//! drop-in as with the system's libpcap.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,8 @@ fn configuration() -> &'static str {
 /// Runs the suite with a library; returns the outcome of each test, and its output.
 fn run(bed: &Bed, source: &Path, library: Library) -> (Vec<String>, Vec<(String, Vec<u8>)>) {
     let folder = tempfile::tempdir().unwrap();
-    let copied = Command::new("cp").arg("-r").arg(source.join("tests")).arg(folder.path()).status().unwrap();
+    let copied =
+        Command::new("cp").arg("-r").arg(source.join("tests")).arg(folder.path()).status().unwrap();
     assert!(copied.success());
     fs::write(folder.path().join("config.h"), configuration()).unwrap();
     let mut command = bed.command("perl", library);
@@ -34,9 +35,12 @@ fn run(bed: &Bed, source: &Path, library: Library) -> (Vec<String>, Vec<(String,
     let mut said: Vec<(String, Vec<u8>)> = fs::read_dir(folder.path().join("tests/NEW"))
         .unwrap()
         .map(|entry| entry.unwrap())
-        // Standard error is not compared: it names the library's version, and is a part of the outcome.
+        // Standard error is not compared: it names the library's version, and is a part of the
+        // outcome.
         .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "out"))
-        .map(|entry| (entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path()).unwrap()))
+        .map(|entry| {
+            (entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path()).unwrap())
+        })
         .collect();
     said.sort();
     (outcomes.map(str::to_owned).collect(), said)

@@ -1,4 +1,5 @@
-//! The bodies of the fuzz targets, for arbitrary bytes; the tests in `mutated` run them on the stored corpus.
+//! The bodies of the fuzz targets, for arbitrary bytes; the tests in `mutated` run them on the
+//! stored corpus.
 
 use std::io::{self, Cursor, Read};
 
@@ -6,22 +7,25 @@ use wirecap_savefile::{Format, Reader, Section, StreamSink, Writer};
 
 use crate::packet::{Packet, read_rest, read_whole};
 
-/// Reads a file of arbitrary bytes. Its end must be permanent, and its packets must not change when they are
-/// written and read again.
+/// Reads a file of arbitrary bytes. Its end must be permanent, and its packets must not change when
+/// they are written and read again.
 pub(crate) fn read_compressed(file: &[u8]) {
     if let Ok(reader) = Reader::new(Cursor::new(file.to_vec())) {
         read_to_the_end(reader);
     }
 }
 
-/// Like [`read_compressed`]; in addition, the result must not depend on the lengths of the reads. (For a
-/// compressed file it may: how much a decompressor returns before an error depends on them.)
+/// Like [`read_compressed`]; in addition, the result must not depend on the lengths of the reads.
+/// (For a compressed file it may: how much a decompressor returns before an error depends on them.)
 fn read_plain(file: &[u8]) {
     let at_once = Reader::new(Cursor::new(file.to_vec()));
     let bit_by_bit = Reader::new(Dribble { bytes: Cursor::new(file.to_vec()), calls: 0 });
     match (at_once, bit_by_bit) {
         (Ok(at_once), Ok(bit_by_bit)) => {
-            assert!(read_to_the_end(at_once) == read_to_the_end(bit_by_bit), "bit by bit it differs");
+            assert!(
+                read_to_the_end(at_once) == read_to_the_end(bit_by_bit),
+                "bit by bit it differs"
+            );
         }
         (Err(error), Err(again)) => assert_eq!(error.to_string(), again.to_string()),
         (at_once, bit_by_bit) => panic!("{at_once:?} at once, {bit_by_bit:?} bit by bit"),
@@ -34,7 +38,10 @@ fn read_to_the_end(mut reader: Reader) -> (Vec<Packet>, Option<String>) {
     let (more, end_again) = read_rest(&mut reader);
     assert!(more.is_empty(), "{} packets after the end", more.len());
     assert_eq!(end, end_again.map(|error| error.to_string()), "an end must stay");
-    assert!(read_whole(&written(&reader, &packets)) == as_written(&packets), "written again it differs");
+    assert!(
+        read_whole(&written(&reader, &packets)) == as_written(&packets),
+        "written again it differs"
+    );
     (packets, end)
 }
 
@@ -48,8 +55,8 @@ pub(crate) fn read_pcap(bytes: &[u8]) {
     read_plain(&file);
 }
 
-/// Reads these bytes with the first four replaced by the type of a pcapng section header; then again with
-/// each block's trailing length set to its leading length.
+/// Reads these bytes with the first four replaced by the type of a pcapng section header; then
+/// again with each block's trailing length set to its leading length.
 pub(crate) fn read_pcapng(bytes: &[u8]) {
     let mut file = bytes.to_vec();
     put(&mut file, 0, 0x0a0d_0d0a_u32.to_le_bytes());

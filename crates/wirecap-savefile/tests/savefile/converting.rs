@@ -3,8 +3,8 @@
 use std::io::Cursor;
 
 use wirecap_savefile::{
-    Conversion, ConversionError, Converted, FileSink, Format, Interface, LinkType, PACKET_BYTES_MAX, Reader,
-    StreamSink, WriteError,
+    Conversion, ConversionError, Converted, FileSink, Format, Interface, LinkType,
+    PACKET_BYTES_MAX, Reader, StreamSink, WriteError,
 };
 
 use crate::order::{Big, Little, Order};
@@ -18,7 +18,8 @@ fn convert(
     mut chooses: impl FnMut(usize) -> bool,
 ) -> (Vec<u8>, String) {
     let reader = Reader::from_start(Cursor::new(file.to_vec())).expect("it is a savefile");
-    let mut conversion = Conversion::new(reader, StreamSink::new(Vec::new(), "memory"), format, snap_len);
+    let mut conversion =
+        Conversion::new(reader, StreamSink::new(Vec::new(), "memory"), format, snap_len);
     let mut number = 0;
     loop {
         let step = conversion.step(|_, _| {
@@ -76,7 +77,8 @@ fn pcapng_to_pcapng_loses_nothing_of_either_byte_order() {
 
 #[test]
 fn pcapng_to_pcapng_leaves_out_packets_and_nothing_else() {
-    let (mut first, mut second) = (rich_section(Big), rich_section(Little));
+    let mut first = rich_section(Big);
+    let mut second = rich_section(Little);
     let file = [first.concat(), second.concat()].concat();
     let (copy, _) = convert(&file, Format::Pcapng, 0, |number| number == 1 || number == 2);
     first.remove(4);
@@ -130,20 +132,26 @@ fn pcap_keeps_snap_length_and_check_sequence_and_gets_no_name() {
             [Packet { wire_len: 60, ..Packet::plain(5_000_007_000, &[1, 2, 3, 4]) }]
         );
         let reader = Reader::new(Cursor::new(copy)).expect("it is whole");
-        let expected =
-            Interface { link_type: LinkType::RAW, snap_len: 96, fcs_len: Some(4), ..Interface::default() };
+        let expected = Interface {
+            link_type: LinkType::RAW,
+            snap_len: 96,
+            fcs_len: Some(4),
+            ..Interface::default()
+        };
         let mut interface = reader.interfaces()[0].clone();
         interface.time_source = None;
         assert_eq!(interface, expected);
     }
 }
 
-/// What tcpdump and tshark make of files with packets longer than their snapshot length: tcpdump truncates those of pcap,
-/// tshark keeps all bytes.
+/// What tcpdump and tshark make of files with packets longer than their snapshot length: tcpdump
+/// truncates those of pcap, tshark keeps all bytes.
 #[test]
 fn packets_longer_than_the_snap_length_of_their_file_are_copied_whole() {
     let long = [vec![0; 55], vec![1; 70]];
-    let pcap = [Little.u32(0xa1b2_3c4d), Little.u16(2), Little.u16(4), Little.words(&[0, 0, 48, 1])].concat();
+    let pcap =
+        [Little.u32(0xa1b2_3c4d), Little.u16(2), Little.u16(4), Little.words(&[0, 0, 48, 1])]
+            .concat();
     let records = long.iter().flat_map(|data| {
         let len = data.len() as u32;
         [Little.words(&[5, 7, len, len]), data.clone()].concat()
@@ -164,9 +172,11 @@ fn packets_longer_than_the_snap_length_of_their_file_are_copied_whole() {
     for file in [pcap, pcapng.concat()] {
         for format in [Format::Pcap, Format::Pcapng] {
             let (copy, _) = convert(&file, format, 0, |_| true);
-            let data: Vec<Vec<u8>> = read_whole(&copy).into_iter().map(|packet| packet.data).collect();
+            let data: Vec<Vec<u8>> =
+                read_whole(&copy).into_iter().map(|packet| packet.data).collect();
             assert_eq!(data, long, "{format:?}");
-            let snap_len = Reader::new(Cursor::new(copy)).expect("it is whole").interfaces()[0].snap_len;
+            let snap_len =
+                Reader::new(Cursor::new(copy)).expect("it is whole").interfaces()[0].snap_len;
             let expected = match (file[0] == 0x4d, format) {
                 (true, Format::Pcap) => 48,
                 (false, Format::Pcapng) => 50,
@@ -174,17 +184,20 @@ fn packets_longer_than_the_snap_length_of_their_file_are_copied_whole() {
             };
             assert_eq!(snap_len, expected, "{format:?}");
             let (copy, _) = convert(&file, format, 50, |_| true);
-            let lengths: Vec<usize> = read_whole(&copy).iter().map(|packet| packet.data.len()).collect();
+            let lengths: Vec<usize> =
+                read_whole(&copy).iter().map(|packet| packet.data.len()).collect();
             assert_eq!(lengths, [50, 50], "{format:?}");
         }
     }
 }
 
-/// The file states its snapshot length at its beginning, and the longer packet comes after the buffer was written.
+/// The file states its snapshot length at its beginning, and the longer packet comes after the
+/// buffer was written.
 #[test]
 fn the_snap_length_of_a_long_copy_is_raised_for_a_late_packet() {
     let header =
-        [Little.u32(0xa1b2_3c4d), Little.u16(2), Little.u16(4), Little.words(&[0, 0, 1000, 1])].concat();
+        [Little.u32(0xa1b2_3c4d), Little.u16(2), Little.u16(4), Little.words(&[0, 0, 1000, 1])]
+            .concat();
     let short = [Little.words(&[5, 7, 1000, 1000]), vec![0; 1000]].concat();
     let long = [Little.words(&[5, 7, 2000, 2000]), vec![1; 2000]].concat();
     let folder = tempfile::tempdir().expect("there is a temporary folder");
@@ -214,7 +227,8 @@ fn a_packet_with_an_invalid_option_is_read() {
     for order in [Little, Big] {
         // An option of a hundred bytes in a block that has eight left.
         let options = [order.u16(1), order.u16(100), vec![b'x'; 4]].concat();
-        let bad = order.block(6, &[order.words(&[0, 0, 5, 4, 4]), b"data".to_vec(), options].concat());
+        let bad =
+            order.block(6, &[order.words(&[0, 0, 5, 4, 4]), b"data".to_vec(), options].concat());
         let file = [order.section(), order.interface(1, 0, &[]), bad.clone(), bad].concat();
         let (copy, _) = convert(&file, Format::Pcap, 0, |_| true);
         assert_eq!(read_whole(&copy).len(), 2, "{order:?}");
@@ -225,7 +239,8 @@ fn a_packet_with_an_invalid_option_is_read() {
 #[test]
 fn a_time_that_the_copy_cannot_hold_is_an_error() {
     for seconds in [-100, 0x7fff_ffff_ffff_i64] {
-        let interface = Little.interface(1, 0, &Little.option(14, &Little.u64(seconds.cast_unsigned())));
+        let interface =
+            Little.interface(1, 0, &Little.option(14, &Little.u64(seconds.cast_unsigned())));
         let packet = Little.block(6, &[Little.words(&[0, 0, 5, 4, 4]), b"data".to_vec()].concat());
         let file = [Little.section(), interface, packet].concat();
         let reader = Reader::from_start(Cursor::new(file.clone())).expect("it is a savefile");

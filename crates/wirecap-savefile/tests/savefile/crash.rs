@@ -1,7 +1,7 @@
 //! A writer that is killed, and a disk that is full.
 //!
-//! The writer must be a separate process, so these tests start their own program again. An environment
-//! variable tells the second process that it is the writer.
+//! The writer must be a separate process, so these tests start their own program again. An
+//! environment variable tells the second process that it is the writer.
 
 use std::env;
 use std::fs;
@@ -41,7 +41,12 @@ fn packet(index: u64) -> Packet {
 }
 
 /// Writes up to `count` packets, or until a write fails.
-fn write_packets(path: &Path, format: Format, buffer_bytes: usize, count: u64) -> Result<(), WriteError> {
+fn write_packets(
+    path: &Path,
+    format: Format,
+    buffer_bytes: usize,
+    count: u64,
+) -> Result<(), WriteError> {
     let sink = FileSink::create(path).expect("the folder can be written to");
     let mut writer = Writer::with_buffer(sink, format, &Section::default(), buffer_bytes);
     writer.add_interface(&Interface::default())?;
@@ -52,7 +57,11 @@ fn write_packets(path: &Path, format: Format, buffer_bytes: usize, count: u64) -
 }
 
 fn format_of(path: &Path) -> Format {
-    if path.extension().is_some_and(|extension| extension == "pcap") { Format::Pcap } else { Format::Pcapng }
+    if path.extension().is_some_and(|extension| extension == "pcap") {
+        Format::Pcap
+    } else {
+        Format::Pcapng
+    }
 }
 
 /// Reads a file that may end in the middle of a packet but has no other fault.
@@ -72,11 +81,13 @@ fn a_killed_writer_leaves_every_packet_that_was_handed_over() {
         return;
     }
     let folder = tempfile::tempdir().expect("there is a temporary folder");
-    let (mut packets, mut torn) = (0, 0);
+    let mut packets = 0;
+    let mut torn = 0;
     for round in 0..30 {
         let path = folder.path().join(if round % 2 == 0 { "file.pcap" } else { "file.pcapng" });
         let test = "crash::a_killed_writer_leaves_every_packet_that_was_handed_over";
-        let mut child = again(test, &[], &path).stdout(Stdio::null()).spawn().expect("the test runs again");
+        let mut child =
+            again(test, &[], &path).stdout(Stdio::null()).spawn().expect("the test runs again");
         wait_for_bytes(&path, 256 << 10);
         thread::sleep(Duration::from_micros(997 * round % 20_000));
         child.kill().expect("it is our child");
@@ -130,7 +141,8 @@ fn a_full_disk_ends_the_file_on_a_whole_packet() {
     let disk = folder.path().to_str().expect("its name is ASCII");
     let wrapper = ["unshare", "--mount", "sh", "-c", mount, disk];
     let test = "crash::a_full_disk_ends_the_file_on_a_whole_packet";
-    let output = again(test, &wrapper, &folder.path().join("file")).output().expect("the test runs again");
+    let output =
+        again(test, &wrapper, &folder.path().join("file")).output().expect("the test runs again");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("the disk was full eight times"), "{said}");

@@ -37,7 +37,10 @@ fn a_file_that_exists_is_emptied_only_on_request() {
     let path = folder.path().join("file");
     fs::write(&path, "kept").expect("the folder can be written to");
     let error = FileSink::create(&path).expect_err("it exists");
-    assert_eq!((error.kind(), &*fs::read(&path).unwrap()), (ErrorKind::AlreadyExists, &b"kept"[..]));
+    assert_eq!(
+        (error.kind(), &*fs::read(&path).unwrap()),
+        (ErrorKind::AlreadyExists, &b"kept"[..])
+    );
     let mut sink = FileSink::replace(&path).expect("it may be replaced");
     assert_eq!(sink.append(b"new").expect("there is room"), 3);
     drop(sink);
@@ -50,7 +53,8 @@ fn a_descriptor_of_the_process_is_written_to_and_keeps_its_mode() {
     let path = folder.path().join("redirected");
     let opened = fs::File::create(&path).expect("the folder can be written to");
     opened.set_permissions(fs::Permissions::from_mode(0o644)).expect("it is ours");
-    let mut sink = FileSink::create(format!("/dev/fd/{}", opened.as_raw_fd())).expect("it is open already");
+    let mut sink =
+        FileSink::create(format!("/dev/fd/{}", opened.as_raw_fd())).expect("it is open already");
     sink.append(b"packets").expect("there is room");
     drop(sink);
     assert_eq!(fs::read(&path).expect("it is there"), b"packets");
@@ -60,8 +64,9 @@ fn a_descriptor_of_the_process_is_written_to_and_keeps_its_mode() {
 #[test]
 fn a_symbolic_link_to_a_file_is_not_followed() {
     let folder = folder();
-    let (target, link, dangling) =
-        (folder.path().join("target"), folder.path().join("link"), folder.path().join("dangling"));
+    let target = folder.path().join("target");
+    let link = folder.path().join("link");
+    let dangling = folder.path().join("dangling");
     fs::write(&target, "kept").expect("the folder can be written to");
     symlink(&target, &link).expect("the folder can be written to");
     symlink(folder.path().join("nonesuch"), &dangling).expect("the folder can be written to");
@@ -76,7 +81,8 @@ fn a_symbolic_link_to_a_file_is_not_followed() {
 #[test]
 fn a_file_with_other_hard_links_is_not_emptied() {
     let folder = folder();
-    let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+    let target = folder.path().join("target");
+    let link = folder.path().join("link");
     fs::write(&target, "kept").expect("the folder can be written to");
     fs::hard_link(&target, &link).expect("the folder can be written to");
     for create in [FileSink::create, FileSink::replace] as [fn(_) -> _; 2] {
@@ -140,9 +146,11 @@ fn two_sinks_do_not_share_a_file() {
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     assert_eq!(fs::read(&path).unwrap(), b"first");
     drop(first);
-    // A process that another test starts at this moment inherits the file and its lock until it calls exec.
+    // A process that another test starts at this moment inherits the file and its lock until it
+    // calls exec.
     let deadline = Instant::now() + Duration::from_secs(10);
-    let is_locked = |error: &io::Error| error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline;
+    let is_locked =
+        |error: &io::Error| error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline;
     while let Err(error) = FileSink::replace(&path) {
         assert!(is_locked(&error), "it is written no longer: {error}");
         thread::sleep(Duration::from_millis(1));
@@ -152,7 +160,8 @@ fn two_sinks_do_not_share_a_file() {
 #[test]
 fn pipes_and_devices_are_opened_also_through_a_link() {
     let folder = folder();
-    let (pipe, link) = (folder.path().join("pipe"), folder.path().join("link"));
+    let pipe = folder.path().join("pipe");
+    let link = folder.path().join("link");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils are there").success());
     symlink(&pipe, &link).expect("the folder can be written to");
     for path in [&pipe, &link] {

@@ -1,4 +1,5 @@
-//! Savefiles tested with other programs, other programs' files, full disks, killed writers and random bytes.
+//! Savefiles tested with other programs, other programs' files, full disks, killed writers and
+//! random bytes.
 
 mod body;
 mod converting;

@@ -31,7 +31,8 @@ impl Random {
 }
 
 /// Values that are likely to break code that handles lengths and counts.
-const ODD_NUMBERS: [u32; 9] = [0, 1, 3, 12, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fffc, 0xffff_ffff];
+const ODD_NUMBERS: [u32; 9] =
+    [0, 1, 3, 12, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fffc, 0xffff_ffff];
 
 fn damage(file: &mut Vec<u8>, random: &mut Random) {
     let at = random.below(file.len());

@@ -18,7 +18,8 @@ pub(crate) struct Packet {
 impl Packet {
     /// An inbound packet on interface 0 with only those properties that pcap stores.
     pub(crate) fn plain(nanos: u64, data: &[u8]) -> Self {
-        let (wire_len, data) = (data.len() as u32, data.to_vec());
+        let wire_len = data.len() as u32;
+        let data = data.to_vec();
         Self { interface: 0, nanos: Some(nanos), queue: None, direction: None, wire_len, data }
     }
 

@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 
 use wirecap_savefile::Timestamp;
 use wirecap_savefile::{
-    Direction, FileSink, Format, Interface, LinkType, Reader, Section, Statistics, StreamSink, Writer,
+    Direction, FileSink, Format, Interface, LinkType, Reader, Section, Statistics, StreamSink,
+    Writer,
 };
 
 use crate::order::{Big, Little};
@@ -31,8 +32,8 @@ fn output(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(stdout).expect("tools write text")
 }
 
-/// The packets that libpcap reads from a file, and whether it reached the end. Times that libpcap computes
-/// incorrectly are `None`.
+/// The packets that libpcap reads from a file, and whether it reached the end. Times that libpcap
+/// computes incorrectly are `None`.
 ///
 /// tcpdump copies the packets to a pcap file, which is parsed here without the crate's reader.
 pub(crate) fn tcpdump(path: &Path) -> (Vec<Packet>, bool) {
@@ -45,11 +46,12 @@ pub(crate) fn tcpdump(path: &Path) -> (Vec<Packet>, bool) {
     let mut rest = copy.stdout.get(24..).unwrap_or_default();
     let mut packets = Vec::new();
     while let Some((header, after)) = rest.split_at_checked(16) {
-        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
+        let word =
+            |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
         let (data, after) = after.split_at(word(8) as usize);
         // libpcap multiplies invalid microseconds in 32 bits, and returns invalid nanoseconds.
-        let nanos =
-            (word(4) < 1_000_000_000).then(|| u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)));
+        let nanos = (word(4) < 1_000_000_000)
+            .then(|| u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)));
         packets.push(Packet { nanos, wire_len: word(12), ..Packet::plain(0, data) });
         rest = after;
     }
@@ -58,14 +60,16 @@ pub(crate) fn tcpdump(path: &Path) -> (Vec<Packet>, bool) {
 
 const START_NS: u64 = 1_700_000_000_123_456_789;
 
-/// Packets of all lengths that differ in padding, some truncated, with and without queue and direction.
+/// Packets of all lengths that differ in padding, some truncated, with and without queue and
+/// direction.
 fn samples(interfaces: u32) -> Vec<Packet> {
     (0..200_u32)
         .map(|index| Packet {
             interface: index % interfaces,
             nanos: Some(START_NS + u64::from(index) * 1_000_000_007),
             queue: (index % 3 != 0).then_some(index),
-            direction: [None, Some(Direction::Inbound), Some(Direction::Outbound)][index as usize % 3],
+            direction: [None, Some(Direction::Inbound), Some(Direction::Outbound)]
+                [index as usize % 3],
             wire_len: 60 + index * (1 + index % 2),
             data: vec![index as u8; 60 + index as usize],
         })
@@ -114,7 +118,8 @@ fn sample_file(path: &Path, format: Format, interfaces: &[Interface], packets: &
         delivered: Some(883),
     };
     writer.statistics(&statistics).expect("the interface is there");
-    let (bytes, count) = (writer.file_bytes(), writer.packets());
+    let bytes = writer.file_bytes();
+    let count = writer.packets();
     writer.finish().expect("the disk has room");
     assert_eq!(fs::metadata(path).expect("the file is there").len(), bytes);
     assert_eq!(count, packets.len() as u64);
@@ -126,9 +131,10 @@ fn tcpdump_reads_the_written_files() {
         return;
     }
     let folder = tempfile::tempdir().expect("there is a temporary folder");
-    for (format, interfaces) in
-        [(Format::Pcap, vec![ethernet("eth0")]), (Format::Pcapng, vec![ethernet("eth0"), ethernet("eth1")])]
-    {
+    for (format, interfaces) in [
+        (Format::Pcap, vec![ethernet("eth0")]),
+        (Format::Pcapng, vec![ethernet("eth0"), ethernet("eth1")]),
+    ] {
         let path = folder.path().join("file");
         let packets = samples(interfaces.len() as u32);
         sample_file(&path, format, &interfaces, &packets);
@@ -143,14 +149,20 @@ fn tcpdump_reads_the_written_files() {
 /// A line as tshark prints it.
 fn tshark_line(packet: &Packet, names: &[&str]) -> String {
     let time = Timestamp::from_unix_nanos(packet.nanos.unwrap_or_default());
-    let (captured_len, queue) = (packet.data.len(), packet.queue.map(|queue| queue.to_string()));
+    let captured_len = packet.data.len();
+    let queue = packet.queue.map(|queue| queue.to_string());
     let direction = match packet.direction {
         None => "",
         Some(Direction::Inbound) => "0x00000001",
         Some(Direction::Outbound) => "0x00000002",
     };
-    let (wire_len, id, name) = (packet.wire_len, packet.interface, names[packet.interface as usize]);
-    format!("{time}\t{captured_len}\t{wire_len}\t{id}\t{name}\t{}\t{direction}", queue.unwrap_or_default())
+    let wire_len = packet.wire_len;
+    let id = packet.interface;
+    let name = names[packet.interface as usize];
+    format!(
+        "{time}\t{captured_len}\t{wire_len}\t{id}\t{name}\t{}\t{direction}",
+        queue.unwrap_or_default()
+    )
 }
 
 #[test]
@@ -175,7 +187,8 @@ fn tshark_reads_interfaces_queues_and_directions() {
     let fields = fields.iter().flat_map(|field| ["-e", field]);
     let path = path.to_str().expect("its name is ASCII");
     let arguments: Vec<&str> = ["-r", path, "-T", "fields"].into_iter().chain(fields).collect();
-    let expected: Vec<String> = packets.iter().map(|packet| tshark_line(packet, &["eth0", "tun0"])).collect();
+    let expected: Vec<String> =
+        packets.iter().map(|packet| tshark_line(packet, &["eth0", "tun0"])).collect();
     assert_eq!(output("tshark", &arguments).lines().collect::<Vec<_>>(), expected);
 }
 
@@ -237,7 +250,9 @@ fn versions_and_reserved_bits_are_accepted_as_by_tcpdump() {
         tcpdump.expect("it is installed").status.success()
     };
     let packet = [Little.words(&[5, 7, 4, 60]), vec![1, 2, 3, 4]].concat();
-    for link_type in [0, 1 << 16, 1 << 25, 0x03ff_0000, 1 << 26, 1 << 26 | 2 << 28, 1 << 27, 2 << 28] {
+    for link_type in
+        [0, 1 << 16, 1 << 25, 0x03ff_0000, 1 << 26, 1 << 26 | 2 << 28, 1 << 27, 2 << 28]
+    {
         let head = [Little.u32(0xa1b2_c3d4), Little.u16(2), Little.u16(4)].concat();
         let file = [head, Little.words(&[0, 0, 65_535, 1 | link_type]), packet.clone()].concat();
         let ours = Reader::new(Cursor::new(file.clone()));
@@ -250,10 +265,11 @@ fn versions_and_reserved_bits_are_accepted_as_by_tcpdump() {
     for order in [Little, Big] {
         for (minor, reserved) in [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (0, 0xffff)] {
             let version = [order.u16(1), order.u16(minor)].concat();
-            let section =
-                order.block(0x0a0d_0d0a, &[order.u32(0x1a2b_3c4d), version, vec![0xff; 8]].concat());
+            let section = order
+                .block(0x0a0d_0d0a, &[order.u32(0x1a2b_3c4d), version, vec![0xff; 8]].concat());
             let interface = [order.u16(1), order.u16(reserved), order.u32(65_535)].concat();
-            let file = [section, order.block(1, &interface), order.enhanced(5, [1, 2, 3, 4])].concat();
+            let file =
+                [section, order.block(1, &interface), order.enhanced(5, [1, 2, 3, 4])].concat();
             let ours = Reader::new(Cursor::new(file.clone())).is_ok();
             assert_eq!(ours, tcpdump_reads(&file), "1.{minor}, reserved {reserved:#x}, {order:?}");
         }

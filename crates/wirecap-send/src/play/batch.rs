@@ -37,7 +37,12 @@ impl Batch {
     }
 
     /// Adds a frame made of several pieces. `finish` may change it, and returns its queue.
-    pub fn push_pieces(&mut self, pieces: &[&[u8]], due_ns: u64, finish: impl FnOnce(&mut [u8]) -> u32) {
+    pub fn push_pieces(
+        &mut self,
+        pieces: &[&[u8]],
+        due_ns: u64,
+        finish: impl FnOnce(&mut [u8]) -> u32,
+    ) {
         let start = self.bytes.len();
         pieces.iter().for_each(|piece| self.bytes.extend_from_slice(piece));
         let queue = finish(&mut self.bytes[start..]);

@@ -29,7 +29,8 @@ pub trait Outlet: Send {
     fn finish(&mut self) -> Result<(), SendError>;
 }
 
-/// AF_XDP sockets on the first queues of an interface: frames of any content, each on a selected queue.
+/// AF_XDP sockets on the first queues of an interface: frames of any content, each on a selected
+/// queue.
 #[derive(Debug)]
 pub struct XdpOutlet {
     senders: Vec<AfXdpSender>,
@@ -65,8 +66,8 @@ impl Outlet for XdpOutlet {
     }
 }
 
-/// Frames copied from a map inside the kernel: several times as fast as [`XdpOutlet`], on one queue, and only
-/// to receivers of XDP frames. The sending thread is bound to a CPU.
+/// Frames copied from a map inside the kernel: several times as fast as [`XdpOutlet`], on one
+/// queue, and only to receivers of XDP frames. The sending thread is bound to a CPU.
 #[derive(Debug)]
 pub struct KernelOutlet {
     sender: KernelSender,

@@ -34,23 +34,28 @@ pub struct Schedule {
 impl Schedule {
     /// A schedule at this pace, without pauses longer than `pause_max_ns` in the recording's time.
     pub fn new(pace: Pace, pause_max_ns: u64) -> Self {
-        let (latest_ns, round) = (None, (0, 0));
+        let latest_ns = None;
+        let round = (0, 0);
         Self { pace, pause_max_ns, latest_ns, position_ns: 0, round, frames: 0, bits: 0 }
     }
 
-    /// The time of the next frame, in nanoseconds from the start. A frame that was recorded before its
-    /// predecessor, or has no time, is due together with it.
+    /// The time of the next frame, in nanoseconds from the start. A frame that was recorded before
+    /// its predecessor, or has no time, is due together with it.
     pub fn due_ns(&mut self, recorded_ns: Option<u64>, frame_bytes: usize) -> u64 {
         let recorded_ns = recorded_ns.or(self.latest_ns).unwrap_or(0);
         let latest_ns = self.latest_ns.unwrap_or(recorded_ns);
         let pause_ns = recorded_ns.saturating_sub(latest_ns).min(self.pause_max_ns);
+
         // The times in a damaged file may span centuries, and some rounds of it may overflow.
         self.position_ns = self.position_ns.saturating_add(pause_ns);
         self.latest_ns = Some(latest_ns.max(recorded_ns));
-        let (frames, bits) = (self.frames, self.bits);
+
+        let frames = self.frames;
+        let bits = self.bits;
         self.frames += 1;
         self.round.1 += 1;
         self.bits += frame_bytes as u64 * 8;
+
         match self.pace {
             Pace::Recorded(speed) => (self.position_ns as f64 / speed) as u64,
             Pace::FramesPerSecond(rate) => nanos_at(frames, rate),
@@ -111,7 +116,8 @@ mod tests {
         let centuries = [0, u64::MAX, u64::MAX];
         assert_eq!(due(Pace::Recorded(1e-6), u64::MAX, &centuries), centuries);
         let mut schedule = Schedule::new(Pace::Recorded(1.0), u64::MAX);
-        let round = |schedule: &mut Schedule| [0, u64::MAX].map(|time| schedule.due_ns(Some(time), 60));
+        let round =
+            |schedule: &mut Schedule| [0, u64::MAX].map(|time| schedule.due_ns(Some(time), 60));
         assert_eq!(round(&mut schedule), [0, u64::MAX]);
         schedule.next_round();
         assert_eq!(round(&mut schedule), [u64::MAX; 2]);

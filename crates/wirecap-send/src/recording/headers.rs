@@ -27,7 +27,8 @@ pub(super) mod protocol {
     pub(super) const DESTINATION: u8 = 60;
 }
 
-/// The headers of an IP packet in an Ethernet frame. Offsets are from the frame's beginning, in bytes.
+/// The headers of an IP packet in an Ethernet frame. Offsets are from the frame's beginning, in
+/// bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Headers {
     pub(super) version: Version,
@@ -37,7 +38,8 @@ pub(super) struct Headers {
     /// The protocol's header.
     pub(super) transport: usize,
     pub(super) fragment: Fragment,
-    /// A routing header contains the final destination: checksums do not cover the address in the IP header.
+    /// A routing header contains the final destination: checksums do not cover the address in the
+    /// IP header.
     pub(super) is_routed: bool,
 }
 
@@ -61,12 +63,14 @@ impl Headers {
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let mut network = ETHERNET_BYTES;
         let mut ether_type = word(frame, network - 2)?;
+
         for _ in 0..VLAN_TAGS_MAX {
             if VLAN_TYPES.contains(&ether_type) {
                 network += 4;
                 ether_type = word(frame, network - 2)?;
             }
         }
+
         match ether_type {
             TYPE_IPV4 => Self::of_ipv4(frame, network),
             TYPE_IPV6 => Self::of_ipv6(frame, network),
@@ -83,7 +87,8 @@ impl Headers {
         let place = word(header, 6)?;
         let fragment = fragment(place & 0x1fff, place & 0x2000 != 0);
         let transport = network + header_bytes;
-        let (version, protocol) = (Version::V4, header[9]);
+        let version = Version::V4;
+        let protocol = header[9];
         Some(Self { version, network, protocol, transport, fragment, is_routed: false })
     }
 
@@ -92,6 +97,7 @@ impl Headers {
         if header[0] >> 4 != 6 {
             return None;
         }
+
         let mut headers = Self {
             version: Version::V6,
             network,
@@ -100,11 +106,13 @@ impl Headers {
             fragment: Fragment::No,
             is_routed: false,
         };
+
         for _ in 0..EXTENSION_HEADERS_MAX {
             if headers.fragment == Fragment::Later || !headers.pass_extension(frame) {
                 break;
             }
         }
+
         Some(headers)
     }
 
@@ -112,12 +120,14 @@ impl Headers {
     fn pass_extension(&mut self, frame: &[u8]) -> bool {
         let Some(header) = frame.get(self.transport..self.transport + 8) else { return false };
         let length = usize::from(header[1]);
+
         let bytes = match self.protocol {
             protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION => (length + 1) * 8,
             protocol::AUTHENTICATION => (length + 2) * 4,
             protocol::FRAGMENT => 8,
             _ => return false,
         };
+
         match self.protocol {
             protocol::ROUTING => self.is_routed |= header[3] > 0,
             protocol::FRAGMENT => {
@@ -126,8 +136,10 @@ impl Headers {
             }
             _ => {}
         }
+
         self.protocol = header[0];
         self.transport += bytes;
+
         true
     }
 
@@ -143,8 +155,12 @@ impl Headers {
         let (start, end) = self.addresses();
         let (source, destination) = frame[start..end].split_at((end - start) / 2);
         let address = |bytes: &[u8]| match self.version {
-            Version::V4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).expect("four bytes"))),
-            Version::V6 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).expect("16 bytes"))),
+            Version::V4 => {
+                IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).expect("four bytes")))
+            }
+            Version::V6 => {
+                IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).expect("16 bytes")))
+            }
         };
         (address(source), address(destination))
     }
@@ -171,8 +187,8 @@ pub(super) fn word(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// The queue that a NIC selects for a frame: by addresses and ports, by addresses alone if there are no ports,
-/// by hash 0 if it is not IP.
+/// The queue that a NIC selects for a frame: by addresses and ports, by addresses alone if there
+/// are no ports, by hash 0 if it is not IP.
 pub fn queue_of(rss: &Rss, frame: &[u8]) -> u32 {
     let Some(headers) = Headers::of(frame) else { return rss.queue_of_hash(0) };
     let (source, destination) = headers.source_and_destination(frame);

@@ -1,8 +1,9 @@
 //! Other addresses for each round, so that a short recording becomes many different flows.
 //!
-//! Within a round the change of addresses is one to one: different flows stay different, and the two directions
-//! of a connection still match. Checksums are updated incrementally (RFC 1624), so correct ones stay correct
-//! and wrong ones stay wrong. Addresses in payloads and in ARP are unchanged.
+//! Within a round the change of addresses is one to one: different flows stay different, and the
+//! two directions of a connection still match. Checksums are updated incrementally (RFC 1624), so
+//! correct ones stay correct and wrong ones stay wrong. Addresses in payloads and in ARP are
+//! unchanged.
 
 use super::headers::{Fragment, Headers, Version, protocol, word};
 
@@ -27,20 +28,25 @@ impl Rewriter {
         if self.mask == 0 {
             return;
         }
+
         let Some(headers) = Headers::of(frame) else { return };
         let (start, end) = headers.addresses();
         let middle = start.midpoint(end);
         let of_source = self.change(&mut frame[start..middle]);
         let of_destination = self.change(&mut frame[middle..end]);
+
         if headers.version == Version::V4 {
             update(frame, headers.network + 10, of_source + of_destination);
         }
         if headers.fragment == Fragment::Later {
             return;
         }
-        let of_pseudo_header = if headers.is_routed { of_source } else { of_source + of_destination };
+
+        let of_pseudo_header =
+            if headers.is_routed { of_source } else { of_source + of_destination };
         let Some(offset) = checksum_offset(&headers) else { return };
         let is_udp = matches!(headers.protocol, protocol::UDP);
+
         match word(frame, headers.transport + offset) {
             // UDP without checksum.
             Some(0) if is_udp => {}
@@ -54,19 +60,24 @@ impl Rewriter {
         }
     }
 
-    /// Changes an address, if it is a unicast address, and returns the resulting difference of a checksum.
+    /// Changes an address, if it is a unicast address, and returns the resulting difference of a
+    /// checksum.
     fn change(self, address: &mut [u8]) -> u32 {
         if !is_of_a_host(address) {
             return 0;
         }
+
         let words = address.len() / 2;
         let sum = |address: &[u8], invert: u16| -> u32 {
-            (words - 2..words).map(|at| u32::from(word(address, at * 2).expect("an address") ^ invert)).sum()
+            (words - 2..words)
+                .map(|at| u32::from(word(address, at * 2).expect("an address") ^ invert))
+                .sum()
         };
         let before = sum(address, 0xffff);
         for (byte, mask) in address.iter_mut().rev().zip(self.mask.to_le_bytes()) {
             *byte ^= mask;
         }
+
         before + sum(address, 0)
     }
 }

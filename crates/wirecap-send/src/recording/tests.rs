@@ -40,12 +40,14 @@ fn savefile(link_type: LinkType, packets: &[(Vec<u8>, u32)]) -> Savefile {
     let sink = FileSink::create(&path).unwrap();
     let mut writer = Writer::new(sink, Format::Pcapng, &Section::default());
     let interface = writer.add_interface(&Interface { link_type, ..Interface::default() }).unwrap();
+
     for (number, (data, wire_len)) in (1_u64..).zip(packets) {
         let timestamp = Some(Timestamp::from_unix_nanos(number * 1_000_000));
         writer
             .write(&Record { interface, timestamp, wire_len: *wire_len, data, ..Record::default() })
             .unwrap();
     }
+
     writer.finish().unwrap();
     Savefile { path, _directory: directory }
 }
@@ -57,7 +59,8 @@ fn whole(packets: impl IntoIterator<Item = Vec<u8>>) -> Vec<(Vec<u8>, u32)> {
 /// All frames, each with its queue and its time.
 fn frames(path: &Path, settings: Settings) -> (Vec<(Vec<u8>, u32, u64)>, Recording) {
     let mut recording = Recording::open(path, settings).unwrap();
-    let (mut frames, mut batch) = (Vec::new(), Batch::default());
+    let mut frames = Vec::new();
+    let mut batch = Batch::default();
     loop {
         batch.clear();
         recording.fill(&mut batch);
@@ -71,8 +74,9 @@ fn frames(path: &Path, settings: Settings) -> (Vec<(Vec<u8>, u32, u64)>, Recordi
 /// The one's complement sum of words, which is 0xffff if they include a correct checksum.
 fn sum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
-    let total: u64 =
-        words.map(|word| u64::from(u16::from_be_bytes([word[0], *word.get(1).unwrap_or(&0)]))).sum();
+    let total: u64 = words
+        .map(|word| u64::from(u16::from_be_bytes([word[0], *word.get(1).unwrap_or(&0)])))
+        .sum();
     let mut total = total;
     while total > 0xffff {
         total = (total & 0xffff) + (total >> 16);
@@ -84,6 +88,7 @@ fn sum(parts: &[&[u8]]) -> u16 {
 fn checksums(frame: &[u8]) -> (Option<bool>, Option<bool>) {
     let Some(headers) = Headers::of(frame) else { return (None, None) };
     let network_bytes = headers.transport - headers.network;
+
     let (of_ip, payload_bytes) = match headers.version {
         Version::V4 => {
             let total = usize::from(word(frame, headers.network + 2).unwrap());
@@ -97,17 +102,21 @@ fn checksums(frame: &[u8]) -> (Option<bool>, Option<bool>) {
     };
     let covered = matches!(headers.protocol, protocol::TCP | protocol::UDP)
         || headers.protocol == protocol::ICMPV6 && headers.version == Version::V6;
-    let payload = payload_bytes.and_then(|bytes| frame.get(headers.transport..headers.transport + bytes));
-    let (Some(payload), true, Fragment::No, false) = (payload, covered, headers.fragment, headers.is_routed)
+    let payload =
+        payload_bytes.and_then(|bytes| frame.get(headers.transport..headers.transport + bytes));
+    let (Some(payload), true, Fragment::No, false) =
+        (payload, covered, headers.fragment, headers.is_routed)
     else {
         return (of_ip, None);
     };
     if headers.protocol == protocol::UDP && word(payload, 6) == Some(0) {
         return (of_ip, None);
     }
+
     let (start, end) = headers.addresses();
     let length = (payload.len() as u32).to_be_bytes();
     let right = sum(&[&frame[start..end], &length, &[0, headers.protocol], payload]) == 0xffff;
+
     (of_ip, Some(right))
 }
 
@@ -117,16 +126,20 @@ fn udp(source: [u8; 4], destination: [u8; 4], ports: (u16, u16), payload: &[u8])
     let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
     ip[2..4].copy_from_slice(&(20 + udp_bytes).to_be_bytes());
     ip.extend([source, destination].as_flattened());
+
     let checksum = !sum(&[&ip]);
     ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+
     let mut datagram =
         [ports.0.to_be_bytes(), ports.1.to_be_bytes(), udp_bytes.to_be_bytes(), [0, 0]].concat();
     datagram.extend(payload);
+
     let checksum = match !sum(&[&ip[12..20], &[0, 17], &udp_bytes.to_be_bytes(), &datagram]) {
         0 => 0xffff,
         checksum => checksum,
     };
     datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
+
     [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 8, 0][..], &ip, &datagram].concat()
 }
 
@@ -159,14 +172,19 @@ fn replayed_frames_keep_bytes_and_times() {
 #[test]
 fn rounds_have_other_addresses_and_right_checksums() {
     let file = savefile(LinkType::ETHERNET, &whole(conversation()));
-    let (frames, recording) = frames(&file.path, Settings { rounds: Some(20), rewrite: true, ..settings() });
+    let (frames, recording) =
+        frames(&file.path, Settings { rounds: Some(20), rewrite: true, ..settings() });
     assert_eq!((frames.len(), recording.reading().rounds), (2000, 20));
+
     let mut addresses = HashSet::new();
+
     for (frame, ..) in &frames {
         assert_eq!(checksums(frame), (Some(true), Some(true)), "{frame:02x?}");
         addresses.insert(frame[26..34].to_vec());
     }
+
     assert_eq!(addresses.len(), 2000);
+
     // Both directions of a connection still match.
     assert!(frames.chunks(2).all(|pair| pair[0].0[26..30] == pair[1].0[30..34]));
     assert!(frames.windows(2).all(|pair| pair[0].2 < pair[1].2));
@@ -177,7 +195,8 @@ fn a_udp_datagram_without_checksum_stays_so_and_none_gets_lost() {
     let mut without = udp([10, 0, 0, 1], [10, 0, 0, 2], (1, 2), b"x");
     without[40..42].fill(0);
     // Some of these would have the checksum 0, which means that there is none.
-    let others = (0..=u16::MAX).step_by(7).map(|port| udp([10, 0, 0, 1], [10, 0, 0, 2], (port, 2), b""));
+    let others =
+        (0..=u16::MAX).step_by(7).map(|port| udp([10, 0, 0, 1], [10, 0, 0, 2], (port, 2), b""));
     let file = savefile(LinkType::ETHERNET, &whole([without].into_iter().chain(others)));
     let (frames, _) = frames(&file.path, Settings { rounds: Some(2), rewrite: true, ..settings() });
     let of_round = frames.len() / 2;
@@ -204,10 +223,12 @@ fn multicast_and_broadcast_addresses_are_not_rewritten() {
 fn flows_are_spread_as_a_nic_would_and_directions_stay_together_by_the_symmetric_key() {
     let file = savefile(LinkType::ETHERNET, &whole(conversation()));
     let queues = |key| {
-        let (frames, _) = frames(&file.path, Settings { spread: Some(Rss::new(key, 4)), ..settings() });
+        let (frames, _) =
+            frames(&file.path, Settings { spread: Some(Rss::new(key, 4)), ..settings() });
         frames.into_iter().map(|(_, queue, _)| queue).collect::<Vec<_>>()
     };
-    let (standard, symmetric) = (queues(HashKey::Standard), queues(HashKey::Symmetric));
+    let standard = queues(HashKey::Standard);
+    let symmetric = queues(HashKey::Symmetric);
     assert!(symmetric.chunks(2).all(|pair| pair[0] == pair[1]));
     assert!(standard.chunks(2).any(|pair| pair[0] != pair[1]));
     for queue in 0..4 {
@@ -219,18 +240,27 @@ fn flows_are_spread_as_a_nic_would_and_directions_stay_together_by_the_symmetric
 fn frames_that_cannot_be_sent_are_counted_by_reason() {
     let whole_frame = vec![0; 1514];
     let tagged = [&[0; 12][..], &[0x81, 0x00], &[0; 1504]].concat();
-    let packets =
-        [(vec![0; 13], 13), (vec![0; 1515], 1515), (tagged, 1518), (whole_frame, 1514), (vec![7; 60], 90)];
+    let packets = [
+        (vec![0; 13], 13),
+        (vec![0; 1515], 1515),
+        (tagged, 1518),
+        (whole_frame, 1514),
+        (vec![7; 60], 90),
+    ];
     let file = savefile(LinkType::ETHERNET, &packets);
     let counts = |cut| frames(&file.path, Settings { cut, ..settings() }).1.reading();
     let skipped = Skipped { too_long: 1, too_short: 1, ..Skipped::default() };
     let read = Reading { packets: 5, frames: 3, padded: 1, skipped, rounds: 1 };
     assert_eq!(counts(Cut::Pad), read);
     assert_eq!(counts(Cut::Keep), Reading { padded: 0, ..read });
-    let without_cut = Reading { frames: 2, padded: 0, skipped: Skipped { cut: 1, ..skipped }, ..read };
+
+    let without_cut =
+        Reading { frames: 2, padded: 0, skipped: Skipped { cut: 1, ..skipped }, ..read };
     assert_eq!(counts(Cut::Skip), without_cut);
+
     let (frames, _) = frames(&file.path, settings());
     assert_eq!(frames[2].0, [vec![7; 60], vec![0; 30]].concat());
+
     let other = savefile(LinkType(147), &packets);
     assert_eq!(super::tests::frames(&other.path, settings()).1.reading().skipped.link_type, 5);
 }
@@ -248,16 +278,20 @@ fn ip_without_a_header_gets_one() {
 fn a_recording_in_memory_gives_the_same_as_from_its_file() {
     let file = savefile(LinkType::ETHERNET, &whole(conversation()));
     let bytes = conversation().iter().map(Vec::len).sum();
+
     let read = |preload_bytes_max, rounds| {
-        let settings = Settings { preload_bytes_max, rounds: Some(rounds), rewrite: true, ..settings() };
+        let settings =
+            Settings { preload_bytes_max, rounds: Some(rounds), rewrite: true, ..settings() };
         let (frames, recording) = frames(&file.path, settings);
         (frames, recording.reading(), recording.into_error().map(|error| error.to_string()))
     };
     let from_file = read(0, 3);
     assert_eq!(from_file.0.len(), 300);
     assert!(read(bytes, 3) == from_file && read(bytes - 1, 3) == from_file);
+
     let whole = fs::read(&file.path).unwrap();
     fs::write(&file.path, &whole[..whole.len() - 10]).unwrap();
+
     let from_file = read(0, 3);
     assert!(from_file.2.is_some() && read(bytes, 3) == from_file);
 }
@@ -283,7 +317,8 @@ fn a_truncated_savefile_yields_its_packets_and_the_error() {
 /// Correct checksums stay correct in later rounds, and wrong ones stay wrong.
 #[test]
 fn checksums_of_stored_traces_are_corrected() {
-    let (mut files, mut updated) = (0, 0);
+    let mut files = 0;
+    let mut updated = 0;
 
     for path in traces() {
         let rounds = |rounds| {
@@ -299,6 +334,7 @@ fn checksums_of_stored_traces_are_corrected() {
         }
 
         files += 1;
+
         for ((before, ..), (after, ..)) in first.iter().zip(second) {
             assert_eq!(checksums(before), checksums(after), "{}: {before:02x?}", path.display());
             updated += usize::from(before != after);

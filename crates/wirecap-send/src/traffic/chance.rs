@@ -51,7 +51,8 @@ impl Iterator for Scattered {
         if self.left == 0 {
             return None;
         }
-        // The minimum of the remaining numbers, which are uniformly distributed in the remaining time.
+        // The minimum of the remaining numbers, which are uniformly distributed in the remaining
+        // time.
         let later = libm::pow(1.0 - self.random.unit(), 1.0 / self.left as f64);
         self.time_ns = self.end_ns - (self.end_ns - self.time_ns) * later;
         self.left -= 1;
@@ -69,7 +70,8 @@ mod tests {
         let mut random = Random::new(1);
         let drawn: Vec<u32> = (0..100_000).map(|_| pareto.draw(&mut random)).collect();
         assert!(drawn.iter().all(|size| (10..=1_000_000).contains(size)));
-        let share_from = |size| drawn.iter().filter(|drawn| **drawn >= size).count() as f64 / 100_000.0;
+        let share_from =
+            |size| drawn.iter().filter(|drawn| **drawn >= size).count() as f64 / 100_000.0;
         for (size, share) in [(20, 0.4353), (80, 0.0825), (160, 0.0359)] {
             assert!((share_from(size) / share - 1.0).abs() < 0.05, "{size}: {}", share_from(size));
         }
@@ -77,7 +79,8 @@ mod tests {
 
     #[test]
     fn scattered_times_ascend_and_are_spread_evenly() {
-        let times: Vec<u64> = Scattered::new(Random::new(1), (1_000_000, 2_000_000), 10_000).collect();
+        let times: Vec<u64> =
+            Scattered::new(Random::new(1), (1_000_000, 2_000_000), 10_000).collect();
         assert_eq!(times.len(), 10_000);
         assert!(times.is_sorted());
         assert!(times.iter().all(|time| (1_000_000..2_000_000).contains(time)));

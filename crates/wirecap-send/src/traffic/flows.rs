@@ -33,8 +33,8 @@ impl Flows {
         Self { seed, dealt: false }
     }
 
-    /// Random addresses and ports, but flow n is on queue n modulo [`STANDARD_QUEUES`] with that number of
-    /// queues and the standard key.
+    /// Random addresses and ports, but flow n is on queue n modulo [`STANDARD_QUEUES`] with that
+    /// number of queues and the standard key.
     pub(super) fn dealt(seed: u64) -> Self {
         Self { seed, dealt: true }
     }
@@ -43,7 +43,9 @@ impl Flows {
     pub fn five_tuple(&self, flow: u32) -> FiveTuple {
         let mut random = Random::new(Random::new(self.seed ^ u64::from(flow) << 32).bits());
         let mut draws = std::iter::repeat_with(|| draw(&mut random));
-        let fits = |tuple: &FiveTuple| !self.dealt || STANDARD_RSS.queue_of(tuple) == flow % STANDARD_QUEUES;
+        let fits = |tuple: &FiveTuple| {
+            !self.dealt || STANDARD_RSS.queue_of(tuple) == flow % STANDARD_QUEUES
+        };
         draws.find(fits).expect("draws without end")
     }
 

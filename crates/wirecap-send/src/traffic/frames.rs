@@ -11,8 +11,8 @@ const STAMP_BYTES: usize = 14;
 const HEADER_BYTES: usize = 14 + 20 + 8;
 const TTL: u8 = 64;
 
-/// Makes a frame of each arrival: UDP over IPv4 with the flow's addresses and ports, a [`Stamp`] of its queue
-/// and its number on that queue, and zeros.
+/// Makes a frame of each arrival: UDP over IPv4 with the flow's addresses and ports, a [`Stamp`] of
+/// its queue and its number on that queue, and zeros.
 #[derive(Debug)]
 pub struct Frames {
     stream: Stream,
@@ -36,9 +36,15 @@ struct Maker {
 const KNOWN_FLOWS: usize = 4096;
 
 impl Frames {
-    /// Frames of the arrivals before `end_ns`, distributed over queues by `rss`, from one hardware address to
-    /// another.
-    pub fn new(stream: Stream, rss: Rss, source_mac: [u8; 6], destination_mac: [u8; 6], end_ns: u64) -> Self {
+    /// Frames of the arrivals before `end_ns`, distributed over queues by `rss`, from one hardware
+    /// address to another.
+    pub fn new(
+        stream: Stream,
+        rss: Rss,
+        source_mac: [u8; 6],
+        destination_mac: [u8; 6],
+        end_ns: u64,
+    ) -> Self {
         let maker = Maker {
             flows: stream.flows(),
             macs: std::array::from_fn(|at| [destination_mac, source_mac].as_flattened()[at]),
@@ -54,7 +60,8 @@ impl Frames {
 impl Source for Frames {
     fn fill(&mut self, batch: &mut Batch) {
         while !batch.is_full() {
-            let Some(arrival) = self.stream.next().filter(|arrival| arrival.time_ns < self.end_ns) else {
+            let Some(arrival) = self.stream.next().filter(|arrival| arrival.time_ns < self.end_ns)
+            else {
                 // No frames follow it.
                 self.end_ns = 0;
                 return;
@@ -71,6 +78,7 @@ impl Maker {
         let (tuple, queue) = self.look_up(flow);
         let sequence = &mut self.sequences[queue as usize];
         let stamp = Stamp { queue: queue as u16, sequence: *sequence };
+
         *sequence += 1;
         self.frame.clear();
         self.frame.extend(self.macs);
@@ -83,6 +91,7 @@ impl Maker {
         self.frame.extend(stamp.to_bytes());
         debug_assert_eq!(self.frame.len(), HEADER_BYTES + STAMP_BYTES);
         self.frame.resize(frame_bytes, 0);
+
         queue
     }
 
@@ -111,10 +120,13 @@ fn ipv4_header(tuple: &FiveTuple, total_bytes: usize) -> [u8; 20] {
     header[9] = tuple.protocol;
     header[12..16].copy_from_slice(&source.octets());
     header[16..].copy_from_slice(&destination.octets());
-    let sum: u32 = header.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+
+    let sum: u32 =
+        header.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
     let once = (sum & 0xffff) + (sum >> 16);
     let checksum = !((once & 0xffff) + (once >> 16)) as u16;
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
+
     header
 }
 
@@ -132,13 +144,18 @@ mod tests {
             let model = Model { packets: 5_000, ..Model::new(pattern, 3) };
             let rss = Rss::new(key, 6);
             let mut frames = Frames::new(model.stream(), rss.clone(), [2; 6], [4; 6], u64::MAX);
-            let (mut arrivals, mut batch, mut sequences) = (model.stream(), Batch::default(), [0; 6]);
+            let mut arrivals = model.stream();
+            let mut batch = Batch::default();
+            let mut sequences = [0; 6];
+
             loop {
                 batch.clear();
                 frames.fill(&mut batch);
+
                 if batch.is_empty() {
                     break;
                 }
+
                 for frame in batch.iter() {
                     let arrival = arrivals.next().unwrap();
                     assert_eq!(frame.due_ns, arrival.time_ns);
@@ -150,6 +167,7 @@ mod tests {
                     sequences[frame.queue as usize] += 1;
                 }
             }
+
             assert_eq!(sequences.iter().sum::<u64>(), 5_000);
         }
     }
@@ -157,7 +175,8 @@ mod tests {
     #[test]
     fn frames_end_with_the_time() {
         let stream = Model::new(Pattern::Even, 1).stream();
-        let mut frames = Frames::new(stream, Rss::new(HashKey::Standard, 1), [2; 6], [4; 6], 1_000_000);
+        let mut frames =
+            Frames::new(stream, Rss::new(HashKey::Standard, 1), [2; 6], [4; 6], 1_000_000);
         let mut batch = Batch::default();
         frames.fill(&mut batch);
         assert!((50..200).contains(&batch.len()), "{}", batch.len());

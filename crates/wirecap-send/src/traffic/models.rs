@@ -76,8 +76,8 @@ fn frame_bytes(model: &Model, random: &mut Random) -> u16 {
 const FLOW_PACKETS: BoundedPareto = BoundedPareto::new(1, 1_000_000, 1.2);
 /// Mean number of packets of a train.
 const TRAIN_PACKETS: f64 = 8.0;
-/// A flow of pace k is 2^k times as fast as the slowest, and there are half as many flows of each pace as of
-/// the next lower one.
+/// A flow of pace k is 2^k times as fast as the slowest, and there are half as many flows of each
+/// pace as of the next lower one.
 const PACES: u32 = 7;
 
 /// A flow with remaining packets.
@@ -113,6 +113,7 @@ impl HeavyTailed {
             time_ns: 0.0,
             train: (0, 0),
         };
+
         for _ in 0..model.flows {
             let active = this.begin_flow();
             this.active.push(active);
@@ -122,8 +123,8 @@ impl HeavyTailed {
 
     fn begin_flow(&mut self) -> Active {
         let pace = self.random.below((1 << PACES) - 1) + 1;
-        // The number of leading zeros of a random number with this many bits: each is half as likely as the
-        // previous one.
+        // The number of leading zeros of a random number with this many bits: each is half as
+        // likely as the previous one.
         let weight = 1 << (PACES - 1 - pace.ilog2());
         self.weights += weight;
         self.next_flow = self.next_flow.wrapping_add(1);
@@ -140,9 +141,11 @@ impl HeavyTailed {
             }
             None => true,
         };
-        let index = self.active.iter().position(of_place).expect("a place below the sum of the weights");
+        let index =
+            self.active.iter().position(of_place).expect("a place below the sum of the weights");
         let wanted = 1 + exponential(&mut self.random, TRAIN_PACKETS - 0.5) as u32;
         let packets = wanted.min(self.active[index].packets_left);
+
         // After a shorter train, the next one is due earlier, so that the mean rate is kept.
         let mean_ns = NANOS_PER_SECOND * f64::from(packets) / self.model.per_second as f64;
         self.time_ns += exponential(&mut self.random, mean_ns);
@@ -157,14 +160,17 @@ impl Iterator for HeavyTailed {
         if self.train.1 == 0 {
             self.begin_train();
         }
+
         self.train.1 -= 1;
         let index = self.train.0;
         self.active[index].packets_left -= 1;
+
         let Active { flow, packets_left, weight } = self.active[index];
         if packets_left == 0 {
             self.weights -= weight;
             self.active[index] = self.begin_flow();
         }
+
         let frame_bytes = frame_bytes(&self.model, &mut self.random);
         Some(Arrival { time_ns: self.time_ns as u64, flow, frame_bytes })
     }

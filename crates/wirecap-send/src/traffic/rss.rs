@@ -1,7 +1,7 @@
 //! Receive-side scaling: the selection of a NIC's queue for a flow.
 //!
-//! The NIC hashes addresses and ports with a key (Toeplitz; Microsoft's *RSS Hashing Types*), and uses the last
-//! bits as an index of an indirection table, which contains the queues in turn.
+//! The NIC hashes addresses and ports with a key (Toeplitz; Microsoft's *RSS Hashing Types*), and
+//! uses the last bits as an index of an indirection table, which contains the queues in turn.
 
 use std::net::IpAddr;
 
@@ -18,9 +18,9 @@ const KEY_BYTES: usize = INPUT_BYTES_MAX + 4;
 
 /// Microsoft's example, which many drivers use as default.
 const STANDARD_KEY: [u8; KEY_BYTES] = [
-    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
-    0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
-    0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
+    0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
+    0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 ];
 
 /// The key of a hash.
@@ -28,8 +28,8 @@ const STANDARD_KEY: [u8; KEY_BYTES] = [
 pub enum HashKey {
     /// The drivers' default: the two directions of a connection may use different queues.
     Standard,
-    /// 6d5a repeated (Woo and Park, *Scalable TCP Session Monitoring with Symmetric Receive-side Scaling*,
-    /// 2012): both directions use the same queue.
+    /// 6d5a repeated (Woo and Park, *Scalable TCP Session Monitoring with Symmetric Receive-side
+    /// Scaling*, 2012): both directions use the same queue.
     Symmetric,
 }
 
@@ -51,7 +51,8 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Distributes over this many queues, with an indirection table of 128 entries that contains them in turn.
+    /// Distributes over this many queues, with an indirection table of 128 entries that contains
+    /// them in turn.
     ///
     /// # Panics
     ///
@@ -88,19 +89,23 @@ impl Rss {
     }
 
     fn hash_of(&self, source: IpAddr, destination: IpAddr, ports: &[u8]) -> u32 {
-        let (mut hash, mut place) = (0, 0);
+        let mut hash = 0;
+        let mut place = 0;
+
         let mut add = |bytes: &[u8]| {
             for byte in bytes {
                 hash ^= self.parts[place][usize::from(*byte)];
                 place += 1;
             }
         };
+
         for address in [source, destination] {
             match address {
                 IpAddr::V4(address) => add(&address.octets()),
                 IpAddr::V6(address) => add(&address.octets()),
             }
         }
+
         add(ports);
         hash
     }
@@ -129,14 +134,25 @@ fn window(key: &[u8; KEY_BYTES], bit: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn tuple(source: &str, source_port: u16, destination: &str, destination_port: u16) -> FiveTuple {
-        let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
+    fn tuple(
+        source: &str,
+        source_port: u16,
+        destination: &str,
+        destination_port: u16,
+    ) -> FiveTuple {
+        let source = source.parse().unwrap();
+        let destination = destination.parse().unwrap();
         FiveTuple { protocol: 6, source, destination, source_port, destination_port }
     }
 
     /// Microsoft's verification suite: flow, hash of addresses, hash of addresses and ports.
     fn verified() -> [(FiveTuple, u32, u32); 5] {
-        let v6 = ("3ffe:2501:200:1fff::7", "3ffe:2501:200:3::1", "3ffe:501:8::260:97ff:fe40:efab", "ff02::1");
+        let v6 = (
+            "3ffe:2501:200:1fff::7",
+            "3ffe:2501:200:3::1",
+            "3ffe:501:8::260:97ff:fe40:efab",
+            "ff02::1",
+        );
         [
             (tuple("66.9.149.187", 2794, "161.142.100.80", 1766), 0x323e_8fc2, 0x51cc_c178),
             (tuple("199.92.111.2", 14230, "65.69.140.83", 4739), 0xd718_262a, 0xc626_b0ea),
@@ -150,14 +166,19 @@ mod tests {
     fn the_hash_is_that_of_the_verification_suite() {
         let rss = Rss::new(HashKey::Standard, 4);
         for (flow, of_addresses, of_all) in verified() {
-            assert_eq!(rss.hash_of_addresses(flow.source, flow.destination), of_addresses, "{flow:?}");
+            assert_eq!(
+                rss.hash_of_addresses(flow.source, flow.destination),
+                of_addresses,
+                "{flow:?}"
+            );
             assert_eq!(rss.hash(&flow), of_all, "{flow:?}");
         }
     }
 
     #[test]
     fn the_symmetric_key_knows_no_direction_and_the_standard_one_does() {
-        let (symmetric, standard) = (Rss::new(HashKey::Symmetric, 8), Rss::new(HashKey::Standard, 8));
+        let symmetric = Rss::new(HashKey::Symmetric, 8);
+        let standard = Rss::new(HashKey::Standard, 8);
         for (flow, ..) in verified() {
             assert_eq!(symmetric.hash(&flow), symmetric.hash(&flow.reversed()));
             assert_ne!(standard.hash(&flow), standard.hash(&flow.reversed()));

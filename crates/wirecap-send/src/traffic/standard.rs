@@ -1,23 +1,26 @@
-//! The standard trace: traffic with the properties that the WireCAP paper (section 2.2) states for its trace.
+//! The standard trace: traffic with the properties that the WireCAP paper (section 2.2) states for
+//! its trace.
 //!
-//! The paper states: 5 million packets in about 32 s, on six receive queues. Queue 0 gets about 80,000 p/s from
-//! 10 s on ("to 35 s", which is beyond the trace's end: here to its end). Queue 3 gets about 20,000 p/s from 1
-//! s to 32 s, in bursts: 2,724 packets in [3.86 s, 3.97 s]. The next sentence of the paper compares them with
-//! the number of packets that a handler processes in 10 ms, and the figure's axis, in packets per 10 ms, ends
-//! at 3,000. So all of them arrived in 10 ms. Here they arrive in the last 10 of these 110 ms, after 100 ms
-//! without packets, which agrees with both readings.
+//! The paper states: 5 million packets in about 32 s, on six receive queues. Queue 0 gets about
+//! 80,000 p/s from 10 s on ("to 35 s", which is beyond the trace's end: here to its end). Queue 3
+//! gets about 20,000 p/s from 1 s to 32 s, in bursts: 2,724 packets in [3.86 s, 3.97 s]. The next
+//! sentence of the paper compares them with the number of packets that a handler processes in 10
+//! ms, and the figure's axis, in packets per 10 ms, ends at 3,000. So all of them arrived in 10 ms.
+//! Here they arrive in the last 10 of these 110 ms, after 100 ms without packets, which agrees with
+//! both readings.
 //!
 //! The paper does not state the following; the model uses:
 //!
-//! - All other traffic: the same rate for every queue and period that the paper does not describe (18,849 p/s),
-//!   so that there are 5,000,000 packets.
-//! - The bursts of the 20,000 p/s: nine of ten packets are in bursts of the described rate, with 256 packets (a
-//!   TCP window of some hundred kilobytes) to 2,724 (the described burst; the figure shows none that is much
-//!   longer), heavy-tailed with the usual exponent 1.2. Bursts of one queue do not overlap. The drop rates of
-//!   small rings depend on this choice. It was not fitted to the paper's Table 1.
-//! - Queue 0's 80,000 p/s: three quarters belong to one flow without bursts, the others to some more such
-//!   flows. Because of one large flow, the imbalance is the same with any number of queues, as the paper
-//!   states.
+//! - All other traffic: the same rate for every queue and period that the paper does not describe
+//!   (18,849 p/s), so that there are 5,000,000 packets.
+//! - The bursts of the 20,000 p/s: nine of ten packets are in bursts of the described rate, with
+//!   256 packets (a TCP window of some hundred kilobytes) to 2,724 (the described burst; the figure
+//!   shows none that is much longer), heavy-tailed with the usual exponent 1.2. Bursts of one queue
+//!   do not overlap. The drop rates of small rings depend on this choice. It was not fitted to the
+//!   paper's Table 1.
+//! - Queue 0's 80,000 p/s: three quarters belong to one flow without bursts, the others to some
+//!   more such flows. Because of one large flow, the imbalance is the same with any number of
+//!   queues, as the paper states.
 //! - Lengths: four acknowledgements for five full frames and one medium frame.
 
 use std::cmp::Reverse;
@@ -59,7 +62,8 @@ const BURST_EXPONENT: f64 = 1.2;
 /// The parameters of bursts that the paper does not give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BurstMix {
-    /// Packets of the shortest burst; at least 1 and less than [`PUBLISHED_BURST_PACKETS`], the longest.
+    /// Packets of the shortest burst; at least 1 and less than [`PUBLISHED_BURST_PACKETS`], the
+    /// longest.
     pub shortest: u32,
     /// The share of the packets in bursts, in percent.
     pub share_percent: u64,
@@ -137,10 +141,12 @@ impl Composer {
     fn compose(&mut self) {
         let hot = packets(HOT_RATE, END_NS - HOT_FROM_NS);
         let bursty = packets(BURSTY_RATE, END_NS - BURSTY_FROM_NS);
-        // Traffic that the paper does not describe: queue 0 and queue 3 before these times, and the other
-        // queues.
+
+        // Traffic that the paper does not describe: queue 0 and queue 3 before these times, and the
+        // other queues.
         let untold_ns = HOT_FROM_NS + BURSTY_FROM_NS + (u64::from(STANDARD_QUEUES) - 2) * END_NS;
         let mut untold = Untold { packets: STANDARD_PACKETS - hot - bursty, ns: untold_ns };
+
         for queue in 0..STANDARD_QUEUES {
             match queue {
                 TOLD_HOT_QUEUE => {
@@ -156,7 +162,8 @@ impl Composer {
         }
     }
 
-    /// Queue 3 from 1 s on: the burst that the paper describes, and the traffic before and after it.
+    /// Queue 3 from 1 s on: the burst that the paper describes, and the traffic before and after
+    /// it.
     fn bursty(&mut self, queue: u32) {
         let (silence_ns, burst_end_ns) = PUBLISHED_NS;
         let before = packets(BURSTY_RATE, silence_ns - BURSTY_FROM_NS);
@@ -194,14 +201,17 @@ impl Composer {
         let burst_packets = self.mix.packets();
         let mut sizes = Vec::new();
         let mut left = packets as u32;
+
         while left > 0 {
             let size = burst_packets.draw(&mut self.random).min(left);
             sizes.push(size);
             left -= size;
         }
+
         let busy_ns = sizes.iter().map(|size| burst_ns(*size)).sum::<u64>();
         let silence = self.scattered((start_ns, end_ns - busy_ns), sizes.len() as u64);
         let mut busy_before_ns = 0;
+
         let place = |(silence_ns, packets)| {
             let start_ns = silence_ns + busy_before_ns;
             busy_before_ns += burst_ns(packets);

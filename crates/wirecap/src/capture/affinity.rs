@@ -1,9 +1,10 @@
 //! Selects a core for a worker, near the core that serves its queue's interrupt.
 //!
-//! Fusco and Deri (IMC 2010, section 6) found that binding each thread to the core that handles its queue has a large
-//! effect, and left its automation as future work. A packet is in the cache of the core that received it, and of the
-//! cores that share that core's last-level cache; but if the kernel copies packets, the receiving core itself is busy.
-//! So a worker runs on a free sibling if there is one, otherwise on that core.
+//! Fusco and Deri (IMC 2010, section 6) found that binding each thread to the core that handles its
+//! queue has a large effect, and left its automation as future work. A packet is in the cache of
+//! the core that received it, and of the cores that share that core's last-level cache; but if the
+//! kernel copies packets, the receiving core itself is busy. So a worker runs on a free sibling if
+//! there is one, otherwise on that core.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,7 +24,8 @@ const CPU_COUNT_MAX: u32 = 8192;
 /// Where workers run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Pin {
-    /// Each worker near the core that serves the interrupt of its first home ring, if that core is known.
+    /// Each worker near the core that serves the interrupt of its first home ring, if that core is
+    /// known.
     Auto,
     /// Not pinned: the scheduler selects the CPU.
     #[default]
@@ -77,7 +79,8 @@ pub(crate) fn bind_thread(cpu: u32) -> io::Result<()> {
 
 /// Whether this process may run on `cpu`.
 pub(crate) fn may_run_on(cpu: u32) -> bool {
-    (cpu as usize) < CpuSet::MAX_CPU && sched_getaffinity(None).is_ok_and(|set| set.is_set(cpu as usize))
+    (cpu as usize) < CpuSet::MAX_CPU
+        && sched_getaffinity(None).is_ok_and(|set| set.is_set(cpu as usize))
 }
 
 /// The machine's state in /proc and /sys.
@@ -104,7 +107,8 @@ impl Machine {
                 first_rings.iter().map(|_| left_alone("no CPU was named")).collect()
             }
             Pin::List(cpus) => {
-                let chosen = |&cpu: &u32| Placement { cpu: Some(cpu), reason: "as requested".to_owned() };
+                let chosen =
+                    |&cpu: &u32| Placement { cpu: Some(cpu), reason: "as requested".to_owned() };
                 cpus.iter().cycle().take(first_rings.len()).map(chosen).collect()
             }
             Pin::Auto => self.place_near_interrupts(first_rings),
@@ -114,24 +118,30 @@ impl Machine {
     fn place_near_interrupts(&self, first_rings: &[RingName]) -> Vec<Placement> {
         let interrupt_cpus: Vec<Option<u32>> =
             first_rings.iter().map(|ring| self.interrupt_cpu(ring)).collect();
+
         // No worker is placed on a CPU that receives another queue's packets.
         let mut taken: BTreeSet<u32> = interrupt_cpus.iter().copied().flatten().collect();
         let mut beside_interrupts = BTreeSet::new();
+
         let place = |(ring, interrupt_cpu): (&RingName, &Option<u32>)| {
             let Some(interrupt_cpu) = *interrupt_cpu else {
                 return left_alone(&format!("{ring} has no interrupt bound to a single CPU"));
             };
             let siblings = self.cache_siblings(interrupt_cpu);
             let (cpu, reason) = match siblings.iter().find(|cpu| !taken.contains(cpu)) {
-                Some(&sibling) => {
-                    (sibling, format!("it shares a cache with CPU {interrupt_cpu}, which receives {ring}"))
-                }
-                None if beside_interrupts.insert(interrupt_cpu) => {
-                    (interrupt_cpu, format!("it receives {ring}, and no CPU that shares its cache is free"))
-                }
+                Some(&sibling) => (
+                    sibling,
+                    format!("it shares a cache with CPU {interrupt_cpu}, which receives {ring}"),
+                ),
+                None if beside_interrupts.insert(interrupt_cpu) => (
+                    interrupt_cpu,
+                    format!("it receives {ring}, and no CPU that shares its cache is free"),
+                ),
                 // One of several rings whose packets this CPU receives.
                 None => {
-                    return left_alone(&format!("no CPU that shares a cache with that of {ring} is free"));
+                    return left_alone(&format!(
+                        "no CPU that shares a cache with that of {ring} is free"
+                    ));
                 }
             };
             taken.insert(cpu);
@@ -145,21 +155,27 @@ impl Machine {
         let interrupt = self.interrupt_of(ring)?;
         let folder = self.path(&format!("proc/irq/{interrupt}"));
         let read = |file| fs::read_to_string(folder.join(file)).ok();
-        let cpus =
-            interrupt_cpus(read("effective_affinity_list").as_deref(), read("smp_affinity_list").as_deref());
+        let cpus = interrupt_cpus(
+            read("effective_affinity_list").as_deref(),
+            read("smp_affinity_list").as_deref(),
+        );
         match cpus?[..] {
             [cpu] => Some(cpu),
             _ => None,
         }
     }
 
-    /// The number of the ring's interrupt. Its name contains the interface's, or it is in the device's list of
-    /// interrupts: `eth0-TxRx-3`, `eth0-rx-3`, `i40e-eth0-TxRx-3`, `mlx5_comp3@pci:...`, `virtio0-input.3`.
+    /// The number of the ring's interrupt. Its name contains the interface's, or it is in the
+    /// device's list of interrupts: `eth0-TxRx-3`, `eth0-rx-3`, `i40e-eth0-TxRx-3`,
+    /// `mlx5_comp3@pci:...`, `virtio0-input.3`.
     fn interrupt_of(&self, ring: &RingName) -> Option<u32> {
         let table = fs::read_to_string(self.path("proc/interrupts")).ok()?;
         let of_device = self.device_interrupts(&ring.interface);
+
         let named_after_it = |action: &str| {
-            action.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == ring.interface)
+            action
+                .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                .any(|word| word == ring.interface)
         };
         table.lines().skip(1).find_map(|line| {
             let (number, rest) = line.trim_start().split_once(':')?;
@@ -174,20 +190,23 @@ impl Machine {
     fn device_interrupts(&self, interface: &str) -> BTreeSet<u32> {
         let device = self.path(&format!("sys/class/net/{interface}/device"));
         let folders = [device.join("msi_irqs"), device.join("../msi_irqs")];
-        let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        let entries =
+            folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
     /// The other CPUs that share the last-level cache and the NUMA node of `cpu`.
     fn cache_siblings(&self, cpu: u32) -> Vec<u32> {
         let caches = self.path(&format!("sys/devices/system/cpu/cpu{cpu}/cache"));
-        let read =
-            |index: u32, file: &str| fs::read_to_string(caches.join(format!("index{index}/{file}"))).ok();
+        let read = |index: u32, file: &str| {
+            fs::read_to_string(caches.join(format!("index{index}/{file}"))).ok()
+        };
         let last_level = (0..8).filter_map(|index| {
             let level: u32 = read(index, "level")?.trim().parse().ok()?;
             Some((level, parse_cpu_list(&read(index, "shared_cpu_list")?)?))
         });
-        let sharing = last_level.max_by_key(|(level, _)| *level).map(|(_, cpus)| cpus).unwrap_or_default();
+        let sharing =
+            last_level.max_by_key(|(level, _)| *level).map(|(_, cpus)| cpus).unwrap_or_default();
         let node = self.node_of(cpu);
         sharing.into_iter().filter(|&other| other != cpu && self.node_of(other) == node).collect()
     }
@@ -195,7 +214,9 @@ impl Machine {
     fn node_of(&self, cpu: u32) -> Option<u32> {
         let folder = self.path(&format!("sys/devices/system/cpu/cpu{cpu}"));
         let entries = fs::read_dir(folder).ok()?.flatten();
-        entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()).next()
+        entries
+            .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok())
+            .next()
     }
 
     fn path(&self, below: &str) -> PathBuf {
@@ -207,11 +228,12 @@ fn left_alone(reason: &str) -> Placement {
     Placement { cpu: None, reason: reason.to_owned() }
 }
 
-/// The CPUs that serve an interrupt, from its files `effective_affinity_list` and `smp_affinity_list` in /proc/irq (see
-/// the kernel's core-api/irq/irq-affinity.rst); `None` if neither names a CPU.
+/// The CPUs that serve an interrupt, from its files `effective_affinity_list` and
+/// `smp_affinity_list` in /proc/irq (see the kernel's core-api/irq/irq-affinity.rst); `None` if
+/// neither names a CPU.
 ///
-/// The interrupt controller selects one of the allowed CPUs. After these were changed, the first file still names the
-/// former CPU, because the interrupt moves when it is next raised.
+/// The interrupt controller selects one of the allowed CPUs. After these were changed, the first
+/// file still names the former CPU, because the interrupt moves when it is next raised.
 pub fn interrupt_cpus(effective: Option<&str>, allowed: Option<&str>) -> Option<Vec<u32>> {
     let allowed = allowed.and_then(parse_cpu_list);
     let is_allowed = |cpu: &u32| allowed.as_ref().is_none_or(|allowed| allowed.contains(cpu));
@@ -249,15 +271,21 @@ mod tests {
             let recorded = Self { folder: tempfile::tempdir().unwrap() };
             let heading = "            CPU0       CPU1\n";
             recorded.write("proc/interrupts", &format!("{heading}{interrupts}"));
+
             for cpu in 0..8 {
                 let (node, shared) = if cpu < 4 { (0, "0-3") } else { (1, "4-7") };
                 let place = format!("sys/devices/system/cpu/cpu{cpu}");
                 recorded.write(&format!("{place}/cache/index0/level"), "1\n");
-                recorded.write(&format!("{place}/cache/index0/shared_cpu_list"), &format!("{cpu}\n"));
+                recorded
+                    .write(&format!("{place}/cache/index0/shared_cpu_list"), &format!("{cpu}\n"));
                 recorded.write(&format!("{place}/cache/index3/level"), "3\n");
-                recorded.write(&format!("{place}/cache/index3/shared_cpu_list"), &format!("{shared}\n"));
+                recorded.write(
+                    &format!("{place}/cache/index3/shared_cpu_list"),
+                    &format!("{shared}\n"),
+                );
                 recorded.write(&format!("{place}/node{node}/cpulist"), shared);
             }
+
             recorded
         }
 
@@ -291,7 +319,8 @@ NMI:        0        0   Non-maskable interrupts
         let machine = Recorded::new(IXGBE);
         machine.interrupt_on(40, "0\n");
         machine.interrupt_on(41, "5\n");
-        let cpus: Vec<Option<u32>> = machine.place(0..2).iter().map(|placement| placement.cpu).collect();
+        let cpus: Vec<Option<u32>> =
+            machine.place(0..2).iter().map(|placement| placement.cpu).collect();
         assert_eq!(cpus, [Some(1), Some(4)]);
     }
 
@@ -364,7 +393,8 @@ NMI:        0        0   Non-maskable interrupts
     #[test]
     fn a_list_is_dealt_out_in_turn() {
         let ring = |queue| RingName::of_queue("eth0", queue);
-        let placements = Machine::this().place(&Pin::List(vec![3, 1]), &[ring(0), ring(1), ring(2)]);
+        let placements =
+            Machine::this().place(&Pin::List(vec![3, 1]), &[ring(0), ring(1), ring(2)]);
         assert_eq!(
             placements.iter().map(|placement| placement.cpu).collect::<Vec<_>>(),
             [Some(3), Some(1), Some(3)]

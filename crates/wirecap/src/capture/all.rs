@@ -30,27 +30,36 @@ impl AllInterfaces {
         if excluded.len() > EXCLUDED_MAX {
             return Err(OpenError::TooManyBesideAny { named: excluded.len(), most: EXCLUDED_MAX });
         }
-        let failed = |source| OpenError::System { action: "list the interfaces".to_owned(), source };
+
+        let failed =
+            |source| OpenError::System { action: "list the interfaces".to_owned(), source };
         let roster = Roster::new(builder.watched).map_err(failed)?;
         roster.number_those_up(&excluded);
 
         let present = roster.present();
         let up = || present.iter().filter(|link| link.up && !excluded.contains(&link.index));
-        let mut link_types: Vec<LinkType> = up().map(|link| savefile_link_type(link.link_type)).collect();
-        // The loopback interface exists in every namespace, and most that appear later are of its link type.
+        let mut link_types: Vec<LinkType> =
+            up().map(|link| savefile_link_type(link.link_type)).collect();
+
+        // The loopback interface exists in every namespace, and most that appear later are of its
+        // link type.
         if link_types.is_empty() || !builder.one_link_type {
             link_types.push(LinkType::ETHERNET);
         }
+
         link_types.sort_unstable_by_key(|link_type| link_type.0);
         link_types.dedup();
+
         if builder.one_link_type && link_types.len() > 1 {
             return Err(OpenError::SeveralLinkTypes);
         }
 
-        let found =
-            up().filter(|link| link.may_be_hardware).filter_map(|link| Device::glance(&link.name).ok());
+        let found = up()
+            .filter(|link| link.may_be_hardware)
+            .filter_map(|link| Device::glance(&link.name).ok());
         let hardware = found.filter(Device::is_hardware).collect();
         let mtu = present.iter().map(|link| link.mtu).max().unwrap_or_default();
+
         Ok(Self { roster: Arc::new(roster), link_types, excluded, hardware, mtu })
     }
 
@@ -61,7 +70,8 @@ impl AllInterfaces {
 
     /// Stands for the interfaces of this link type.
     pub(super) fn device_of(&self, link_type: LinkType) -> Device {
-        let number = if link_type == LinkType::ETHERNET { libc::ARPHRD_ETHER } else { libc::ARPHRD_NONE };
+        let number =
+            if link_type == LinkType::ETHERNET { libc::ARPHRD_ETHER } else { libc::ARPHRD_NONE };
         Device::of_all(number, self.mtu)
     }
 

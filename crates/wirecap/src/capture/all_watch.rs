@@ -1,7 +1,8 @@
 //! A capture of all interfaces while it runs: its sockets, and the interfaces that come and go.
 //!
-//! The sockets are bound to no interface, so nothing passes unseen when an interface goes down, is renamed, removed or
-//! added. Only the first interface of a link type may carry packets before that link type has its sockets.
+//! The sockets are bound to no interface, so nothing passes unseen when an interface goes down, is
+//! renamed, removed or added. Only the first interface of a link type may carry packets before that
+//! link type has its sockets.
 //!
 //! There are sockets for two link types: Ethernet, to which the loopback interface belongs, and raw
 //! IP. Monitors (Wi-Fi, IEEE 802.15.4, netlink, vsock) and CAN buses are not among all interfaces.
@@ -93,7 +94,10 @@ impl AllAttachment {
     /// Stops receiving. On return the last packet is in its ring; false if that is not certain.
     pub(super) fn detach(self) -> bool {
         // All of them, even if the first one fails.
-        self.links.into_iter().map(|(_, link)| link.detach()).fold(true, |all, certain| all & certain)
+        self.links
+            .into_iter()
+            .map(|(_, link)| link.detach())
+            .fold(true, |all, certain| all & certain)
     }
 
     /// The filter of `request` for each link type.
@@ -108,7 +112,10 @@ impl AllAttachment {
 
     /// From now on captures the packets that match the filter of their link type.
     pub(super) fn set_filter(&mut self, filters: &[Filter]) -> Result<(), FilterChangeError> {
-        self.links.iter_mut().zip(filters).try_for_each(|((_, link), filter)| link.set_filter(filter))
+        self.links
+            .iter_mut()
+            .zip(filters)
+            .try_for_each(|((_, link), filter)| link.set_filter(filter))
     }
 
     /// Why user space filters every packet, if it does.
@@ -134,22 +141,28 @@ impl CaptureBuilder {
         all: &AllInterfaces,
         rings: &RingSettings,
     ) -> Result<(Opened, AllWatch), OpenError> {
-        let (mut links, mut opened_rings) = (Vec::new(), Vec::new());
+        let mut links = Vec::new();
+        let mut opened_rings = Vec::new();
         let mut blocks = None;
+
         for &link_type in &all.link_types {
             let first = rings.first_ring_index + opened_rings.len();
             let settings = RingSettings { first_ring_index: first, ..rings.clone() };
-            let opened = self.open_link_type(target, all, settings, link_type, opened_rings.len())?;
+            let opened =
+                self.open_link_type(target, all, settings, link_type, opened_rings.len())?;
             blocks = blocks.or(Some(opened.shape));
             opened_rings.extend(as_rings(opened.rings));
             links.push((link_type, opened.attachment));
         }
+
         let mut watch = AllWatch::new(all.clone());
         if rings.promiscuous {
             watch.join_all()?;
         }
+
         let settings = self.packet_settings(target, rings.clone());
         let shape = blocks.unwrap_or(settings.shape);
+
         let opened = Opened {
             rings: opened_rings,
             // Its packets are counted for their interfaces when a chunk is made of them.
@@ -183,11 +196,14 @@ impl CaptureBuilder {
         let compile = |request: &FilterRequest| device.compile(request);
         let filter = target.filter.as_ref().map(compile).transpose();
         let filter = filter.map_err(|error| OpenError::from(FilterChangeError::from(error)))?;
+
         // Each interface is set to promiscuous mode separately.
         let rings = RingSettings { filter, promiscuous: false, ..rings };
-        let (roster, excluded) = (Arc::clone(&all.roster), all.excluded.clone());
+        let roster = Arc::clone(&all.roster);
+        let excluded = all.excluded.clone();
         let everything = Some(Everything { roster, first_number, excluded });
         let settings = packet::Settings { everything, ..self.packet_settings(target, rings) };
+
         packet::open(&device, &settings, &mut Vec::new())
     }
 }
@@ -245,13 +261,18 @@ impl AllWatch {
 
     fn join(&mut self, link: &LinkState) -> std::io::Result<()> {
         let is_wanted = link.up && link.link_type != libc::ARPHRD_LOOPBACK;
-        if !is_wanted || self.all.excluded.contains(&link.index) || self.joined.contains(&link.index) {
+        if !is_wanted
+            || self.all.excluded.contains(&link.index)
+            || self.joined.contains(&link.index)
+        {
             return Ok(());
         }
+
         match &self.promiscuous {
             Some(promiscuous) => promiscuous.join_also(link.index)?,
             None => self.promiscuous = Some(Promiscuous::join(link.index)?),
         }
+
         self.joined.insert(link.index);
         Ok(())
     }
@@ -272,7 +293,8 @@ impl AllWatch {
                     self.take_in(link, joins);
                 }
                 RosterChange::Changed { before, now } => {
-                    if before.name != now.name && named.iter().all(|named| named.index != now.index) {
+                    if before.name != now.name && named.iter().all(|named| named.index != now.index)
+                    {
                         tell(Event::Renamed { interface: before.name, name: now.name.clone() });
                     }
                     self.take_in(now, joins);
@@ -287,8 +309,14 @@ impl AllWatch {
                 RosterChange::Overrun => {
                     // An interface of a link type without sockets may have come and gone.
                     if self.all.sockets_to_come() > 0 {
-                        let (interface, reason) = ("any".to_owned(), UnseenReason::Unwatched);
-                        self.unseen.push(Unseen { interface, from: self.well, to: Some(now), reason });
+                        let interface = "any".to_owned();
+                        let reason = UnseenReason::Unwatched;
+                        self.unseen.push(Unseen {
+                            interface,
+                            from: self.well,
+                            to: Some(now),
+                            reason,
+                        });
                     }
                 }
             }
@@ -301,17 +329,22 @@ impl AllWatch {
             // Without promiscuous mode the packets for the host itself are still captured.
             let _ = self.join(&link);
         }
+
         let is_known = self.hardware.iter().any(|known| known.device.index == link.index);
-        if link.up && link.may_be_hardware && !is_known && !self.all.excluded.contains(&link.index) {
+        if link.up && link.may_be_hardware && !is_known && !self.all.excluded.contains(&link.index)
+        {
             let device = Device::glance(&link.name).ok().filter(Device::is_hardware);
             self.hardware.extend(device.map(Hardware::new));
         }
+
         self.waiting.retain(|waiting| waiting.index != link.index);
         self.waiting.push(link);
     }
 
     fn forget_hardware(&mut self, index: u32) {
-        let Some(place) = self.hardware.iter().position(|known| known.device.index == index) else { return };
+        let Some(place) = self.hardware.iter().position(|known| known.device.index == index) else {
+            return;
+        };
         if let Some(drops) = self.hardware.swap_remove(place).drops {
             *self.drops_before.get_or_insert(0) += drops;
         }
@@ -337,11 +370,15 @@ impl AllWatch {
                 }
             }
             Some(gap) => gap.reason = reason,
-            None => self.unseen.push(Unseen { interface: interface.to_owned(), from, to: None, reason }),
+            None => {
+                self.unseen.push(Unseen { interface: interface.to_owned(), from, to: None, reason })
+            }
         }
+
         if obstacle.is_some() {
             self.obstacle.clone_from(&obstacle);
         }
+
         tell(Event::Lost { interface: interface.to_owned(), reason, obstacle });
     }
 
@@ -356,7 +393,8 @@ impl AllWatch {
     /// Excludes the interfaces that the capture names, under their present indices.
     fn excluded(&self, named: &[Named]) -> Vec<u32> {
         let present = self.all.roster.present();
-        let by_index = named.iter().map(|named| named.index).filter(|index| !self.removed.contains(index));
+        let by_index =
+            named.iter().map(|named| named.index).filter(|index| !self.removed.contains(index));
         // One that has returned under its name is about to be captured.
         let is_named = |link: &&LinkState| named.iter().any(|named| named.name == link.name);
         let by_name = present.iter().filter(is_named).map(|link| link.index);
@@ -388,25 +426,32 @@ impl AllWatch {
         let (_, waiting): (Vec<_>, Vec<_>) =
             without_socket.partition(|link| attachment.has(savefile_link_type(link.link_type)));
         self.waiting = waiting;
+
         if let Some(first) = self.waiting.first() {
             let link_type = savefile_link_type(first.link_type);
-            match self.open_later(attachment, (target, geometry, index), shared, builder, link_type) {
+            match self.open_later(attachment, (target, geometry, index), shared, builder, link_type)
+            {
                 Ok(()) => self.begin_with(&tell),
                 Err(error) => self.lose_waiting(Some(causes(&error)), &tell),
             }
         }
+
         self.look_at_hardware(&tell);
         if self.waiting.is_empty() {
             self.well = now;
         }
     }
 
-    /// The sockets of the waiting interfaces were just opened: those that are up may have carried packets before.
+    /// The sockets of the waiting interfaces were just opened: those that are up may have carried
+    /// packets before.
     fn begin_with(&mut self, tell: &dyn Fn(Event)) {
-        let (now, waiting) = (SystemTime::now(), std::mem::take(&mut self.waiting));
+        let now = SystemTime::now();
+        let waiting = std::mem::take(&mut self.waiting);
+
         // An interface that is still down had no packets.
         self.all.roster.catch_up();
         let present = self.all.roster.present();
+
         for link in waiting {
             let is_up = present.iter().any(|now| now.index == link.index && now.up);
             if link.up || is_up {
@@ -414,6 +459,7 @@ impl AllWatch {
                 self.end_gaps(&link.name, now, tell);
             }
         }
+
         self.untold.drain(..).for_each(tell);
         self.obstacle = None;
     }
@@ -438,12 +484,14 @@ impl AllWatch {
         if builder.one_link_type {
             return Err(OpenError::SeveralLinkTypes);
         }
+
         let first = shared.group.rings().len();
         let rings = builder.ring_settings(target, None, geometry, (index, first));
         let number = shared.rings_of(index).count();
         let opened = builder.open_link_type(target, &self.all, rings, link_type, number)?;
         attachment.links.push((link_type, opened.attachment));
         self.all.link_types.push(link_type);
+
         as_rings(opened.rings)
             .into_iter()
             .try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))
@@ -459,14 +507,17 @@ impl AllWatch {
         self.look_at_hardware(&|_| ());
     }
 
-    /// Whether devices on a bus are up and have a carrier: what they are sent meanwhile does not arrive.
+    /// Whether devices on a bus are up and have a carrier: what they are sent meanwhile does not
+    /// arrive.
     fn look_at_hardware(&mut self, tell: &dyn Fn(Event)) {
         let excluded = &self.all.excluded;
         let mut hardware = std::mem::take(&mut self.hardware);
         hardware.retain(|known| !excluded.contains(&known.device.index));
+
         for known in &mut hardware {
             let now = SystemTime::now();
             let name = known.device.name.clone();
+
             match known.fault() {
                 Some((reason, lasts)) => {
                     self.lose(&name, known.well, reason, None, tell);
@@ -481,6 +532,7 @@ impl AllWatch {
                 }
             }
         }
+
         self.hardware = hardware;
     }
 }
@@ -510,6 +562,7 @@ impl Hardware {
         if !interface_state.up {
             return Some((UnseenReason::Down, true));
         }
+
         match (self.carrier_losses, interface_state.carrier) {
             (None, false) => None,
             (Some(_), false) => Some((UnseenReason::NoCarrier, true)),

@@ -12,8 +12,9 @@ use crate::ledger::Mode;
 use crate::packet::{self, Direction};
 use crate::time::Timestamps;
 
-/// How often the watcher checks without a message from the kernel. A gap begins at the last check that found everything
-/// in order, and must not exceed its cause by more than 250 ms: the rest of that time is for the repair.
+/// How often the watcher checks without a message from the kernel. A gap begins at the last check
+/// that found everything in order, and must not exceed its cause by more than 250 ms: the rest of
+/// that time is for the repair.
 const LOOK_PERIOD: Duration = Duration::from_millis(150);
 
 /// Default of M, cells per chunk.
@@ -39,7 +40,8 @@ const DEFAULT_ORDER_WAIT: Duration = Duration::from_millis(10);
 /// A capture engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Engine {
-    /// `xdp` if the operator has dedicated the interface to capturing and nothing visible contradicts that, else `packet`.
+    /// `xdp` if the operator has dedicated the interface to capturing and nothing visible
+    /// contradicts that, else `packet`.
     #[default]
     Auto,
     /// AF_XDP: the host does not get captured packets; received packets only.
@@ -71,7 +73,8 @@ impl Default for Forwarding {
     }
 }
 
-/// The settings of a capture, created by [`Capture::on`](crate::Capture::on) and opened by [`open`](Self::open).
+/// The settings of a capture, created by [`Capture::on`](crate::Capture::on) and opened by
+/// [`open`](Self::open).
 #[derive(Debug, Clone)]
 pub struct CaptureBuilder {
     pub(super) sources: Vec<Source>,
@@ -164,35 +167,36 @@ impl CaptureBuilder {
         self
     }
 
-    /// Direction of captured packets: received, sent, or both; others do not count as seen. Default: both with the
-    /// engine `packet` on a whole interface, otherwise received packets, the only ones available.
+    /// Direction of captured packets: received, sent, or both; others do not count as seen.
+    /// Default: both with the engine `packet` on a whole interface, otherwise received packets, the
+    /// only ones available.
     pub fn direction(mut self, direction: Direction) -> Self {
         self.direction = Some(direction);
         self
     }
 
-    /// Engine `packet`: maximum time that a packet waits for its block to fill; at least 1 ms, the kernel's resolution.
-    /// Default 20 ms.
+    /// Engine `packet`: maximum time that a packet waits for its block to fill; at least 1 ms, the
+    /// kernel's resolution. Default 20 ms.
     ///
-    /// If less than a block arrives in this time, the rest of the block stays empty. So a ring that no worker reads
-    /// keeps packets for at least R times this long, however full its blocks are.
+    /// If less than a block arrives in this time, the rest of the block stays empty. So a ring that
+    /// no worker reads keeps packets for at least R times this long, however full its blocks are.
     pub fn retire_after(mut self, longest: Duration) -> Self {
         self.retire_after = longest;
         self
     }
 
     /// Engine `packet`: every packet is handed over at once, in its own frame (TPACKET_V2), and
-    /// [`retire_after`](Self::retire_after) has no effect. At least `kept` bytes of a packet are kept. A frame has room
-    /// for `kept` bytes or for the longest packet of the interface (64 KiB if offloads merge packets), so the ring
-    /// holds fewer packets than with blocks.
+    /// [`retire_after`](Self::retire_after) has no effect. At least `kept` bytes of a packet are
+    /// kept. A frame has room for `kept` bytes or for the longest packet of the interface (64 KiB
+    /// if offloads merge packets), so the ring holds fewer packets than with blocks.
     pub fn immediate(mut self, kept: u32) -> Self {
         self.immediate = Some(kept);
         self
     }
 
-    /// Engine `packet`: divides a ring's memory into blocks of the minimum size (128 KiB) instead of R blocks. At low
-    /// rates a ring then keeps packets for more times [`retire_after`](Self::retire_after); at high rates chunks are
-    /// smaller.
+    /// Engine `packet`: divides a ring's memory into blocks of the minimum size (128 KiB) instead
+    /// of R blocks. At low rates a ring then keeps packets for more times
+    /// [`retire_after`](Self::retire_after); at high rates chunks are smaller.
     pub fn small_blocks(mut self) -> Self {
         self.small_blocks = true;
         self
@@ -204,11 +208,12 @@ impl CaptureBuilder {
         self
     }
 
-    /// R: chunks per pool. Every ring can hold R x M packets; with the engine `packet` R x M full frames at an MTU of
-    /// 1500, or more shorter ones. Default: by link speed, up to 512. All pools together take 64 MiB up to 1 Gbit/s and
-    /// on virtual interfaces without a link (veth, tun), 256 MiB up to 10 Gbit/s and if the driver does not report a
-    /// speed, 1 GiB at 100 Gbit/s; each pool at least 16 MiB, and all at most an eighth of the memory of the machine or
-    /// of the process's memory cgroup.
+    /// R: chunks per pool. Every ring can hold R x M packets; with the engine `packet` R x M full
+    /// frames at an MTU of 1500, or more shorter ones. Default: by link speed, up to 512. All pools
+    /// together take 64 MiB up to 1 Gbit/s and on virtual interfaces without a link (veth, tun),
+    /// 256 MiB up to 10 Gbit/s and if the driver does not report a speed, 1 GiB at 100 Gbit/s; each
+    /// pool at least 16 MiB, and all at most an eighth of the memory of the machine or of the
+    /// process's memory cgroup.
     pub fn pool(mut self, chunks: u32) -> Self {
         self.chunks = Some(chunks);
         self
@@ -226,17 +231,17 @@ impl CaptureBuilder {
         self
     }
 
-    /// Advanced mode of the paper: workers also read rings of their buddies whose backlog exceeds T, a share
-    /// of the pool from 0 to 1 (1: never); 0.6 is a good start. With the engine `packet`, T is a share of
-    /// three quarters of the pool, because the kernel may lose packets if more is in use
-    /// ([`Guarantee::USABLE_IN_BLOCKS`](crate::Guarantee::USABLE_IN_BLOCKS)).
+    /// Advanced mode of the paper: workers also read rings of their buddies whose backlog exceeds
+    /// T, a share of the pool from 0 to 1 (1: never); 0.6 is a good start. With the engine
+    /// `packet`, T is a share of three quarters of the pool, because the kernel may lose packets if
+    /// more is in use ([`Guarantee::USABLE_IN_BLOCKS`](crate::Guarantee::USABLE_IN_BLOCKS)).
     pub fn advanced(mut self, threshold: f64) -> Self {
         self.mode = Mode::Advanced(threshold);
         self
     }
 
-    /// Advanced mode: buddies drain the rings of a worker that has not requested a chunk for this long,
-    /// whatever the backlog. Default 1 s.
+    /// Advanced mode: buddies drain the rings of a worker that has not requested a chunk for this
+    /// long, whatever the backlog. Default 1 s.
     pub fn stuck_after(mut self, away: Duration) -> Self {
         self.stuck_after = away;
         self
@@ -244,42 +249,47 @@ impl CaptureBuilder {
 
     /// Number of workers. Default: one per ring.
     ///
-    /// With more workers than receive queues, queues get several rings, so that each worker has one: a hash of the
-    /// flow, the same for both directions, selects the ring. With the engine `xdp` the rings of a queue share the
-    /// memory of their pools, but none takes more than its part, even if it is not read. With the engine `packet` each
-    /// ring has its own pool, and a whole interface has one ring per worker; the rings share all packets by flow.
+    /// With more workers than receive queues, queues get several rings, so that each worker has
+    /// one: a hash of the flow, the same for both directions, selects the ring. With the engine
+    /// `xdp` the rings of a queue share the memory of their pools, but none takes more than its
+    /// part, even if it is not read. With the engine `packet` each ring has its own pool, and a
+    /// whole interface has one ring per worker; the rings share all packets by flow.
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = Some(count);
         self
     }
 
-    /// Like [`workers`](Self::workers), but no queue gets several rings: there are at most as many workers as rings.
+    /// Like [`workers`](Self::workers), but no queue gets several rings: there are at most as many
+    /// workers as rings.
     pub fn at_most_workers(mut self, count: usize) -> Self {
         self.most_workers = Some(count);
         self
     }
 
-    /// K: keeps this many cells of each ring posted to the kernel, the most recently used ones, and adds more as the
-    /// backlog grows. Engine `xdp` only. Default: all cells are posted.
+    /// K: keeps this many cells of each ring posted to the kernel, the most recently used ones, and
+    /// adds more as the backlog grows. Engine `xdp` only. Default: all cells are posted.
     ///
-    /// Fewer cells in circulation stay in the processor's cache, and the kernel fills them faster, but the guarantee is
-    /// weaker. With all cells posted a ring keeps R x M packets, even if the process does not run. With K it keeps K at
-    /// any rate, and R x M if at most K arrive between two checks of the keeper. The keeper is a thread of this capture
-    /// that checks every K/2 x 67 ns, at most every 0.5 ms; at 10 Gbit/s it may then be late by as much again. A child
-    /// process has no keeper: it keeps K packets until its workers ask for chunks. Rings that share a queue share the K
-    /// cells.
+    /// Fewer cells in circulation stay in the processor's cache, and the kernel fills them faster,
+    /// but the guarantee is weaker. With all cells posted a ring keeps R x M packets, even if the
+    /// process does not run. With K it keeps K at any rate, and R x M if at most K arrive between
+    /// two checks of the keeper. The keeper is a thread of this capture that checks every K/2 x 67
+    /// ns, at most every 0.5 ms; at 10 Gbit/s it may then be late by as much again. A child process
+    /// has no keeper: it keeps K packets until its workers ask for chunks. Rings that share a queue
+    /// share the K cells.
     pub fn warm(mut self, cells: u32) -> Self {
         self.warm = Some(cells);
         self
     }
 
-    /// Shares the cells of all pools between the rings. Each ring reserves a quarter of R x M, posted to the kernel (or
-    /// K of them with [`warm`](Self::warm)), and takes more from the shared cells as its backlog grows: all of them,
-    /// but at most eight pools. Recycled cells return to the shared ones. Engine `xdp` only, and only with one queue
-    /// per ring. Default: every ring has R x M cells.
+    /// Shares the cells of all pools between the rings. Each ring reserves a quarter of R x M,
+    /// posted to the kernel (or K of them with [`warm`](Self::warm)), and takes more from the
+    /// shared cells as its backlog grows: all of them, but at most eight pools. Recycled cells
+    /// return to the shared ones. Engine `xdp` only, and only with one queue per ring. Default:
+    /// every ring has R x M cells.
     ///
-    /// A ring keeps a quarter of R x M at any rate, whatever the others do. It keeps more if cells are available and at
-    /// most a quarter arrives between two checks of the keeper, as with [`warm`](Self::warm).
+    /// A ring keeps a quarter of R x M at any rate, whatever the others do. It keeps more if cells
+    /// are available and at most a quarter arrives between two checks of the keeper, as with
+    /// [`warm`](Self::warm).
     pub fn elastic(mut self) -> Self {
         self.elastic = true;
         self
@@ -297,8 +307,8 @@ impl CaptureBuilder {
         self
     }
 
-    /// Snap length: maximum bytes of [`Packet::data`](crate::Packet::data), unless [`Source::snap_len`] sets another.
-    /// Default: 262,144.
+    /// Snap length: maximum bytes of [`Packet::data`](crate::Packet::data), unless
+    /// [`Source::snap_len`] sets another. Default: 262,144.
     pub fn snap_len(mut self, bytes: u32) -> Self {
         self.snap_len = bytes;
         self
@@ -310,77 +320,83 @@ impl CaptureBuilder {
         self
     }
 
-    /// The filter, unless [`Source::filter`] sets another; non-matching packets count as filtered. Default: all packets
-    /// match.
+    /// The filter, unless [`Source::filter`] sets another; non-matching packets count as filtered.
+    /// Default: all packets match.
     ///
-    /// The system's libpcap compiles expressions. The filter is applied to whole packets as they were on the wire, VLAN
-    /// tags in place. With the engine `xdp` non-matching packets go to the host.
+    /// The system's libpcap compiles expressions. The filter is applied to whole packets as they
+    /// were on the wire, VLAN tags in place. With the engine `xdp` non-matching packets go to the
+    /// host.
     pub fn filter(mut self, filter: impl Into<FilterRequest>) -> Self {
         self.filter = Some(filter.into());
         self
     }
 
-    /// Engine `xdp`: drops non-matching packets, which costs less than passing them to the host. For interfaces that
-    /// serve the capture only. Off by default.
+    /// Engine `xdp`: drops non-matching packets, which costs less than passing them to the host.
+    /// For interfaces that serve the capture only. Off by default.
     pub fn drop_rejected(mut self, on: bool) -> Self {
         self.drop_rejected = on;
         self
     }
 
-    /// Waits for an interface that is removed, and continues when an interface of the same name is up. Otherwise the
-    /// capture ends with [`CaptureError::InterfaceGone`](crate::CaptureError::InterfaceGone) after all earlier packets
-    /// were delivered. Off by default.
+    /// Waits for an interface that is removed, and continues when an interface of the same name is
+    /// up. Otherwise the capture ends with
+    /// [`CaptureError::InterfaceGone`](crate::CaptureError::InterfaceGone) after all earlier
+    /// packets were delivered. Off by default.
     ///
-    /// The ledger lists the gap ([`Ledger::unseen`](crate::Ledger::unseen)). Not supported if rings share their cells
-    /// (elastic pools, forwarding): such a capture ends.
+    /// The ledger lists the gap ([`Ledger::unseen`](crate::Ledger::unseen)). Not supported if rings
+    /// share their cells (elastic pools, forwarding): such a capture ends.
     pub fn reattach(mut self, on: bool) -> Self {
         self.reattach = on;
         self
     }
 
-    /// Watches the interfaces with a thread. On by default. Without it, only idle workers notice that an interface was
-    /// removed, no program is attached again, and the ledger lists no gaps. For programs that fork or count their
-    /// threads and descriptors.
+    /// Watches the interfaces with a thread. On by default. Without it, only idle workers notice
+    /// that an interface was removed, no program is attached again, and the ledger lists no gaps.
+    /// For programs that fork or count their threads and descriptors.
     pub fn watched(mut self, on: bool) -> Self {
         self.watched = on;
         self
     }
 
-    /// Captures all interfaces of one link type only, for a file that holds no other: opening fails if interfaces of several
-    /// are up, and those that appear later with another one are not captured (the ledger lists them as unseen).
+    /// Captures all interfaces of one link type only, for a file that holds no other: opening fails
+    /// if interfaces of several are up, and those that appear later with another one are not
+    /// captured (the ledger lists them as unseen).
     pub fn one_link_type(mut self) -> Self {
         self.one_link_type = true;
         self
     }
 
-    /// How often that thread checks without a message from the kernel: 100 ms by default. The precision with which a
-    /// detached program is noticed and gaps are bounded.
+    /// How often that thread checks without a message from the kernel: 100 ms by default. The
+    /// precision with which a detached program is noticed and gaps are bounded.
     pub fn look_every(mut self, period: Duration) -> Self {
         self.look_period = period;
         self
     }
 
-    /// Engine `xdp`: attaches the program again if it is detached or replaced. On by default; the ledger lists the gap.
-    /// Otherwise the capture ends with [`CaptureError::Detached`](crate::CaptureError::Detached).
+    /// Engine `xdp`: attaches the program again if it is detached or replaced. On by default; the
+    /// ledger lists the gap. Otherwise the capture ends with
+    /// [`CaptureError::Detached`](crate::CaptureError::Detached).
     pub fn attach_again(mut self, on: bool) -> Self {
         self.attaches_again = on;
         self
     }
 
-    /// Calls `listen`, from a thread of the capture, when something happens to an interface during the capture.
-    /// `listen` must not call the capture, and closing the capture waits until it has returned.
+    /// Calls `listen`, from a thread of the capture, when something happens to an interface during
+    /// the capture. `listen` must not call the capture, and closing the capture waits until it has
+    /// returned.
     pub fn on_event(mut self, listen: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.listener = Some(Listener::new(listen));
         self
     }
 
-    /// Makes the interfaces of the capture [`Port`](crate::Port)s as well: captured packets can be sent on them without
-    /// being copied.
+    /// Makes the interfaces of the capture [`Port`](crate::Port)s as well: captured packets can be
+    /// sent on them without being copied.
     ///
-    /// All rings then share one UMEM, in which each has the R x M cells of its pool. Cannot be combined with
-    /// [`elastic`](Self::elastic), a [snap length](Self::snap_len), or more workers than receive queues. On interfaces
-    /// captured by the engine `packet` only received packets are captured, sending copies them, and the host, which
-    /// also receives them, must not forward them.
+    /// All rings then share one UMEM, in which each has the R x M cells of its pool. Cannot be
+    /// combined with [`elastic`](Self::elastic), a [snap length](Self::snap_len), or more workers
+    /// than receive queues. On interfaces captured by the engine `packet` only received packets are
+    /// captured, sending copies them, and the host, which also receives them, must not forward
+    /// them.
     pub fn forwarding(mut self) -> Self {
         self.forwarding.on = true;
         self
@@ -392,15 +408,17 @@ impl CaptureBuilder {
         self.forwarding()
     }
 
-    /// Number of cells for packets from [`Port::build`](crate::Port::build) and for copied packets. Default 1,024.
+    /// Number of cells for packets from [`Port::build`](crate::Port::build) and for copied packets.
+    /// Default 1,024.
     pub fn new_packets(mut self, cells: u32) -> Self {
         self.forwarding.new_packets = cells;
         self
     }
 
-    /// Advanced mode: packets are sent as soon as workers hand them over, as in the paper. Otherwise the packets of a
-    /// ring are sent in the order of its chunks' sequence numbers: packets of a later chunk wait until all earlier ones
-    /// were dropped, at most for [`order_wait`](Self::order_wait).
+    /// Advanced mode: packets are sent as soon as workers hand them over, as in the paper.
+    /// Otherwise the packets of a ring are sent in the order of its chunks' sequence numbers:
+    /// packets of a later chunk wait until all earlier ones were dropped, at most for
+    /// [`order_wait`](Self::order_wait).
     pub fn unordered(mut self) -> Self {
         self.forwarding.ordered = false;
         self
@@ -412,9 +430,10 @@ impl CaptureBuilder {
         self
     }
 
-    /// Makes a separate buddy group, with its own workers, of the rings of each interface (the paper's Figure 14). The
-    /// [`workers`](Self::workers) are assigned one by one, in turn, to the interfaces that have more rings than
-    /// workers. Default: all rings of the capture are one group.
+    /// Makes a separate buddy group, with its own workers, of the rings of each interface (the
+    /// paper's Figure 14). The [`workers`](Self::workers) are assigned one by one, in turn, to the
+    /// interfaces that have more rings than workers. Default: all rings of the capture are one
+    /// group.
     pub fn group_per_interface(mut self) -> Self {
         self.group_per_interface = true;
         self
@@ -433,6 +452,7 @@ impl CaptureBuilder {
     pub(super) fn check_forwarding(&self) -> Result<(), OpenError> {
         let refuse = |option, reason| Err(OpenError::NotForwarding { option, reason });
         let mut snap_lens = self.sources.iter().filter_map(|source| source.settings.snap_len);
+
         if !self.forwards() {
             return Ok(());
         }
@@ -445,9 +465,14 @@ impl CaptureBuilder {
         if self.snap_len < DEFAULT_SNAP_LEN || snap_lens.any(|bytes| bytes < DEFAULT_SNAP_LEN) {
             return refuse("a snap length (-s)", "packets are sent whole");
         }
+
         if matches!(self.direction, Some(Direction::Out | Direction::InOut)) {
-            return refuse("packets that the host sends (-Q)", "it would forward its own packets again");
+            return refuse(
+                "packets that the host sends (-Q)",
+                "it would forward its own packets again",
+            );
         }
+
         Ok(())
     }
 
@@ -456,12 +481,14 @@ impl CaptureBuilder {
         if crate::sabotage::is("numbers-unchecked") {
             return Ok(());
         }
+
         let bad = |parameter, value, allowed: &str| {
             Err(OpenError::BadParameter { parameter, value, allowed: allowed.to_owned() })
         };
         if !(1..=MAX_CHUNK_CELLS).contains(&self.chunk_cells) {
             return bad("M (cells per chunk)", self.chunk_cells.into(), "1 to 65536");
         }
+
         if let Some(chunks) = self.chunks {
             let cells = u64::from(chunks) * u64::from(self.chunk_cells);
             if chunks == 0 {
@@ -471,26 +498,35 @@ impl CaptureBuilder {
                 return bad("R x M (cells per pool)", cells, "up to 67108864");
             }
         }
+
         if let Mode::Advanced(threshold) = self.mode
             && !(0.0..=1.0).contains(&threshold)
         {
             return bad("T (threshold in percent)", (threshold * 100.0) as u64, "0 to 100");
         }
+
         if self.warm == Some(0) {
             return bad("K (warm cells)", 0, "1 or more");
         }
         if let Some(count) = self.workers.filter(|count| !(1..=MAX_WORKERS).contains(count)) {
             return bad("number of workers", count as u64, "1 to 1024");
         }
+
         if let Pin::List(cpus) = &self.pin
             && let Some(&cpu) = cpus.iter().find(|cpu| !may_run_on(**cpu))
         {
-            return bad("CPU of a worker", cpu.into(), "one that this process may run on (see taskset -p)");
+            return bad(
+                "CPU of a worker",
+                cpu.into(),
+                "one that this process may run on (see taskset -p)",
+            );
         }
+
         let own = self.sources.iter().filter_map(|source| source.settings.snap_len);
         if own.chain([self.snap_len]).any(|bytes| bytes == 0) {
             return bad("snap length", 0, "1 byte or more");
         }
+
         Ok(())
     }
 }

@@ -35,16 +35,16 @@ pub enum Event {
         /// Why not.
         reason: String,
     },
-    /// With [`Engine::Auto`](crate::Engine::Auto): the host began to use the interface and gets its packets back. The
-    /// capture continues with the engine `packet`.
+    /// With [`Engine::Auto`](crate::Engine::Auto): the host began to use the interface and gets its
+    /// packets back. The capture continues with the engine `packet`.
     HandedBack {
         /// The interface.
         interface: String,
         /// How the host uses it.
         reason: String,
     },
-    /// With [`Engine::Auto`](crate::Engine::Auto): the host began to use the interface, but the capture cannot return
-    /// it.
+    /// With [`Engine::Auto`](crate::Engine::Auto): the host began to use the interface, but the
+    /// capture cannot return it.
     NotHandedBack {
         /// The interface.
         interface: String,
@@ -53,8 +53,8 @@ pub enum Event {
         /// Why not.
         obstacle: String,
     },
-    /// With [`Engine::Auto`](crate::Engine::Auto): captured frames were addressed to the interface itself. Told once; the final
-    /// ledger has their number.
+    /// With [`Engine::Auto`](crate::Engine::Auto): captured frames were addressed to the interface
+    /// itself. Told once; the final ledger has their number.
     OwnFrames {
         /// The interface.
         interface: String,

@@ -13,14 +13,15 @@ use crate::warning::Warning;
 use crate::xdp;
 
 impl Capture {
-    /// Replaces the filter on all interfaces; an empty expression matches all packets. Packets that match both filters
-    /// are neither lost nor delivered twice, and chunks captured after the return contain matching packets only. Takes
-    /// some milliseconds.
+    /// Replaces the filter on all interfaces; an empty expression matches all packets. Packets that
+    /// match both filters are neither lost nor delivered twice, and chunks captured after the
+    /// return contain matching packets only. Takes some milliseconds.
     ///
     /// # Errors
     ///
-    /// [`FilterChangeError`] if the filter is invalid, or cannot run on packets of one of the interfaces. The filter is
-    /// unchanged then, unless the kernel rejects it on an interface other than the first.
+    /// [`FilterChangeError`] if the filter is invalid, or cannot run on packets of one of the
+    /// interfaces. The filter is unchanged then, unless the kernel rejects it on an interface other
+    /// than the first.
     pub fn set_filter(&self, request: impl Into<FilterRequest>) -> Result<(), FilterChangeError> {
         let request = request.into();
         let turns = self.turns().map_err(|error| FilterChangeError::Interface(Box::new(error)))?;
@@ -31,34 +32,41 @@ impl Capture {
         if let Some(file) = &running.file {
             return file.set_filter(&request);
         }
+
         let attached = running.interfaces.iter();
-        let filters = attached.map(|attached| attached.compile(&request)).collect::<Result<Vec<_>, _>>()?;
+        let filters =
+            attached.map(|attached| attached.compile(&request)).collect::<Result<Vec<_>, _>>()?;
         for ((attached, filters), turn) in running.interfaces.iter_mut().zip(&filters).zip(&turns) {
             attached.set_filter(filters, turn.as_ref())?;
             attached.target.filter = Some(request.clone());
             attached.tags_matter |= filters.iter().any(Filter::depends_on_tags);
         }
+
         Ok(())
     }
 }
 
 impl Capture {
-    /// For each interface captured with `xdp`, the right to change the attached program. Waiting for it takes as long
-    /// as other processes hold it, so the caller must not hold the capture's lock, which stopping the capture needs.
+    /// For each interface captured with `xdp`, the right to change the attached program. Waiting
+    /// for it takes as long as other processes hold it, so the caller must not hold the capture's
+    /// lock, which stopping the capture needs.
     pub(super) fn turns(&self) -> Result<Vec<Option<xdp::AttachLock>>, OpenError> {
-        // An interface that was removed may have returned with another index, or have been handed back to the host.
+        // An interface that was removed may have returned with another index, or have been handed
+        // back to the host.
         let (places, mut devices) = {
             let running = lock(&self.shared.running);
             let devices = running.interfaces.iter().map(Attached::device_with_program).enumerate();
             let devices = devices.filter_map(|(place, device)| Some((place, device?)));
             (running.interfaces.len(), devices.collect::<Vec<_>>())
         };
+
         // In the same order in all processes, or two may wait for each other.
         devices.sort_unstable_by_key(|(_, device)| device.index);
         let mut turns: Vec<Option<xdp::AttachLock>> = (0..places).map(|_| None).collect();
         for (place, device) in devices {
             turns[place] = Some(xdp::wait_for_turn(&DeviceSummary::from(&device))?);
         }
+
         Ok(turns)
     }
 }

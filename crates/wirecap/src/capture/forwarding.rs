@@ -8,7 +8,8 @@ use super::{Capture, Shared};
 use crate::device::Device;
 use crate::error::OpenError;
 use crate::forward::{
-    BATCH_PACKETS_MAX, Exchange, Outlet, PacketOutlet, Port, PortError, PortShared, SHORTEST_FRAME, Sequence,
+    BATCH_PACKETS_MAX, Exchange, Outlet, PacketOutlet, Port, PortError, PortShared, SHORTEST_FRAME,
+    Sequence,
 };
 use crate::ledger::Mode;
 use crate::sys::packet::PacketSender;
@@ -49,15 +50,19 @@ impl CaptureBuilder {
         if rings == 0 {
             return Ok(None);
         }
+
         let devices = by_xdp().map(|target| &target.device).chain(transmit_on);
         let new_packets = self.forwarding.new_packets;
-        let shared_umem = xdp::SharedUmem::forwarding(geometry, rings, new_packets, self.warm, devices)?;
+        let shared_umem =
+            xdp::SharedUmem::forwarding(geometry, rings, new_packets, self.warm, devices)?;
+
         Ok(Some(Arc::new(shared_umem.copying(copy_because))))
     }
 
     /// Bytes of memory for new packets.
     pub(super) fn new_packets_bytes(&self, geometry: Geometry) -> u64 {
-        let cells = u64::from(self.forwarding.new_packets).next_multiple_of(geometry.chunk_cells.into());
+        let cells =
+            u64::from(self.forwarding.new_packets).next_multiple_of(geometry.chunk_cells.into());
         if self.forwards() { cells * u64::from(geometry.cell_bytes) } else { 0 }
     }
 }
@@ -75,7 +80,8 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// A captured interface; `tx` are its sockets' tx rings, and `fill_rings` take their cells back.
+    /// A captured interface; `tx` are its sockets' tx rings, and `fill_rings` take their cells
+    /// back.
     pub(super) fn add_captured(
         &mut self,
         device: &Device,
@@ -94,8 +100,8 @@ impl Ports {
         rings: usize,
     ) -> Result<(), xdp::Refusal> {
         let Some(shared_umem) = shared_umem else { return Ok(self.add(device, Vec::new())?) };
-        // Queues beyond the number of rings would have no packets to send, and the kernel allocates tables of
-        // all cells for each.
+        // Queues beyond the number of rings would have no packets to send, and the kernel allocates
+        // tables of all cells for each.
         let queues: Vec<u32> = (0..device.rx_queues.min(device.tx_queues)).take(rings).collect();
         let (tx, claims) = xdp::open_port(device, &queues, shared_umem)?;
         self.claims.push(claims);
@@ -104,8 +110,10 @@ impl Ports {
 
     fn add(&mut self, device: &Device, tx: Vec<xdp::PreparedTx>) -> Result<(), OpenError> {
         let action = "open a packet socket to send on";
-        let failed = |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
-        let sender = tx.is_empty().then(|| PacketSender::new(device.index)).transpose().map_err(failed)?;
+        let failed =
+            |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
+        let sender =
+            tx.is_empty().then(|| PacketSender::new(device.index)).transpose().map_err(failed)?;
         self.names.push((device.name.clone(), xdp::longest_frame(device)));
         self.devices.push(device.clone());
         self.tx.push(tx);
@@ -127,11 +135,12 @@ impl Ports {
         geometry: Geometry,
     ) -> (Arc<Exchange>, Vec<xdp::PortClaims>) {
         let owners = shared_umem.map(|shared_umem| {
-            let (pool, rings) = (Arc::clone(&shared_umem.pool), self.fill_rings);
+            let pool = Arc::clone(&shared_umem.pool);
+            let rings = self.fill_rings;
             Arc::new(Owners::new(pool, HEADROOM_BYTES, shared_umem.ring_cells(), rings))
         });
-        let shared =
-            self.names.into_iter().zip(self.tx).zip(self.senders).map(|(((name, longest), tx), sender)| {
+        let shared = self.names.into_iter().zip(self.tx).zip(self.senders).map(
+            |(((name, longest), tx), sender)| {
                 let queues = tx.iter().map(|tx| tx.queue).collect::<Vec<_>>();
                 let (queues, outlets): (Vec<u32>, Vec<Arc<dyn Outlet>>) = match (sender, &owners) {
                     (Some(sender), _) => (vec![0], vec![Arc::new(PacketOutlet::new(sender))]),
@@ -141,9 +150,11 @@ impl Ports {
                     (None, None) => unreachable!("tx rings are made over cells only"),
                 };
                 PortShared::new(name, queues, outlets, SHORTEST_FRAME..=longest)
-            });
+            },
+        );
         let ports = shared.collect();
         let ordered = builder.forwarding.ordered && matches!(builder.mode, Mode::Advanced(_));
+
         let order = |ring: &Arc<dyn Ring>| {
             let window = geometry.chunks as usize;
             let order = Arc::new(Sequence::new(builder.forwarding.order_wait, window));
@@ -152,6 +163,7 @@ impl Ports {
         };
         let orders = if ordered { rings.iter().map(order).collect() } else { Vec::new() };
         let batch = (geometry.chunk_cells as usize).min(BATCH_PACKETS_MAX);
+
         (Arc::new(Exchange::new(owners, ports, orders, batch)), self.claims)
     }
 }

@@ -35,10 +35,17 @@ pub struct Interface {
 
 impl Interface {
     /// Its warnings, given the number of super-packets and of packets of unknown queues.
-    /// `tags_matter`: its filter [depends on VLAN tags](crate::filter::Filter::depends_on_tags), or a former one did.
-    pub(super) fn warnings(&self, super_packets: u64, unplaced: u64, tags_matter: bool) -> Vec<Warning> {
+    /// `tags_matter`: its filter [depends on VLAN tags](crate::filter::Filter::depends_on_tags), or
+    /// a former one did.
+    pub(super) fn warnings(
+        &self,
+        super_packets: u64,
+        unplaced: u64,
+        tags_matter: bool,
+    ) -> Vec<Warning> {
         let interface = self.device.name.clone();
         let mut warnings = Vec::new();
+
         if self.reception.engine() == Engine::Xdp {
             if let Some(reason) = self.device.carries_host_traffic() {
                 warnings.push(Warning::TakenFromHost { interface: interface.clone(), reason });
@@ -46,17 +53,24 @@ impl Interface {
             if takes_out_tags(&self.device) {
                 warnings.push(Warning::TagsTakenOut { interface: interface.clone(), tags_matter });
             }
+
             warnings.extend(self.tags_beside(tags_matter));
             if matches!(self.reception, Reception::Xdp { link_wait: None, .. }) {
                 warnings.push(Warning::NoCarrier { interface: interface.clone() });
             }
         }
+
         if super_packets > 0 {
-            warnings.push(Warning::SuperPackets { interface: interface.clone(), packets: super_packets });
+            warnings.push(Warning::SuperPackets {
+                interface: interface.clone(),
+                packets: super_packets,
+            });
         }
+
         if unplaced > 0 {
             warnings.push(Warning::QueueUnknown { interface, packets: unplaced });
         }
+
         warnings
     }
 
@@ -71,10 +85,11 @@ impl Interface {
     }
 }
 
-/// Whether the device removes VLAN tags from received frames before XDP sees them. A veth does not, whatever its settings;
-/// its other end decides.
+/// Whether the device removes VLAN tags from received frames before XDP sees them. A veth does not,
+/// whatever its settings; its other end decides.
 fn takes_out_tags(device: &Device) -> bool {
-    device.kind.as_deref() != Some("veth") && device.offloads.is_some_and(|offloads| offloads.rx_vlan)
+    device.kind.as_deref() != Some("veth")
+        && device.offloads.is_some_and(|offloads| offloads.rx_vlan)
 }
 
 /// How the packets of an interface are received.
@@ -89,13 +104,13 @@ pub enum Reception {
         missed_receive_modes: Vec<(ReceiveMode, String)>,
         /// Whether the pools are on reserved huge pages.
         huge_pages: bool,
-        /// The source of timestamps. The program reads the clock for every packet, even if batches were requested, if
-        /// the kernel does not report where a batch ends.
+        /// The source of timestamps. The program reads the clock for every packet, even if batches
+        /// were requested, if the kernel does not report where a batch ends.
         timestamps: Timestamps,
         /// The number of cells of each queue that are posted at a time: all, or the warm ones.
         posted: u32,
-        /// How long the capture waited for the carrier, which many devices lose when a program is attached; `None` if
-        /// there was still no carrier.
+        /// How long the capture waited for the carrier, which many devices lose when a program is
+        /// attached; `None` if there was still no carrier.
         link_wait: Option<Duration>,
     },
     /// By the engine `packet`.
@@ -104,9 +119,11 @@ pub enum Reception {
         spread: Spread,
         /// Which packets are captured.
         direction: Direction,
-        /// Number of blocks of a ring: R, or more [small ones](crate::CaptureBuilder::small_blocks).
+        /// Number of blocks of a ring: R, or more
+        /// [small ones](crate::CaptureBuilder::small_blocks).
         blocks: u32,
-        /// Bytes of each block: the memory of M cells, rounded up as the kernel requires, or of a small block.
+        /// Bytes of each block: the memory of M cells, rounded up as the kernel requires, or of a
+        /// small block.
         block_bytes: u32,
         /// Maximum time that a packet waits for others that are handed over together with it.
         retire_after: Duration,
@@ -122,8 +139,8 @@ impl Reception {
         }
     }
 
-    /// Maximum time from a packet's timestamp until it can be captured. To order packets of several rings, wait
-    /// this long for a ring without packets.
+    /// Maximum time from a packet's timestamp until it can be captured. To order packets of several
+    /// rings, wait this long for a ring without packets.
     pub fn delay(&self) -> Duration {
         match self {
             // The kernel stamps a batch of up to 64 packets before it publishes them together.

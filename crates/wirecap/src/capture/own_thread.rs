@@ -1,7 +1,8 @@
 //! A thread of a capture that has ended when the capture is closed.
 //!
-//! A library's code may be unmapped after the last call into it (dlclose), and leak checkers report memory of threads
-//! at exit, so the owner joins the thread. It does not exist in a child process, where joining would never return.
+//! A library's code may be unmapped after the last call into it (dlclose), and leak checkers report
+//! memory of threads at exit, so the owner joins the thread. It does not exist in a child process,
+//! where joining would never return.
 
 use std::cell::Cell;
 use std::io;
@@ -14,16 +15,16 @@ use rustix::process::{Pid, getpid};
 use crate::sys::signals;
 
 thread_local! {
-    /// The number of the current thread, if it is such a thread: `thread::current` would allocate in a thread of the
-    /// application.
+    /// The number of the current thread, if it is such a thread: `thread::current` would allocate
+    /// in a thread of the application.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
 /// How many were started.
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
-/// A thread that does not get the process's signals. Dropping the value waits for the thread's end, in the process that
-/// started it; before that, the owner must have told the thread to end.
+/// A thread that does not get the process's signals. Dropping the value waits for the thread's end,
+/// in the process that started it; before that, the owner must have told the thread to end.
 #[derive(Debug)]
 pub(super) struct OwnThread {
     handle: Option<JoinHandle<()>>,

@@ -17,9 +17,9 @@ impl Capture {
         self.shared.group.rings()[ring].account()
     }
 
-    /// The account of one ring's packets so far. It takes no lock, allocates nothing and queries only the ring's
-    /// socket, so a signal handler may call it. Packets that another thread, or the interrupted one, is taking out of
-    /// the ring at that moment may be missing.
+    /// The account of one ring's packets so far. It takes no lock, allocates nothing and queries
+    /// only the ring's socket, so a signal handler may call it. Packets that another thread, or the
+    /// interrupted one, is taking out of the ring at that moment may be missing.
     pub fn tally(&self, ring: usize) -> Tally {
         self.shared.group.rings()[ring].tally()
     }
@@ -34,21 +34,22 @@ impl Capture {
         self.shared.group.rings()[ring].arrived()
     }
 
-    /// From now on the kernel runs `program` on the packets of all rings, instead of the capture's own filter. Packets
-    /// that are already in the rings stay there.
+    /// From now on the kernel runs `program` on the packets of all rings, instead of the capture's
+    /// own filter. Packets that are already in the rings stay there.
     ///
-    /// With the engine `packet` it runs unchanged: its result is the number of bytes of a packet that are kept, it sees
-    /// packets without the VLAN tag that the kernel removes, and non-matching packets are not counted. With the engine
-    /// `xdp` its result decides whether a packet is captured completely or passes to the host, and it sees the packet as
-    /// it was on the wire.
+    /// With the engine `packet` it runs unchanged: its result is the number of bytes of a packet
+    /// that are kept, it sees packets without the VLAN tag that the kernel removes, and
+    /// non-matching packets are not counted. With the engine `xdp` its result decides whether a
+    /// packet is captured completely or passes to the host, and it sees the packet as it was on the
+    /// wire.
     ///
-    /// A program that accepts all packets can be restored at any time after another one, even by a process that
-    /// has dropped its privileges meanwhile.
+    /// A program that accepts all packets can be restored at any time after another one, even by a
+    /// process that has dropped its privileges meanwhile.
     ///
     /// # Errors
     ///
-    /// The kernel's error, or that the program cannot run on an interface of the capture; the interfaces before
-    /// that one then have the program.
+    /// The kernel's error, or that the program cannot run on an interface of the capture; the
+    /// interfaces before that one then have the program.
     pub fn run_in_kernel(&self, program: &[ClassicInsn]) -> io::Result<()> {
         let turns = self.turns().map_err(io::Error::other)?;
         let mut running = lock(&self.shared.running);
@@ -59,33 +60,41 @@ impl Capture {
         interfaces.try_for_each(|(attached, turn)| attached.run_in_kernel(program, turn.as_ref()))
     }
 
-    /// After a fork: another process has this capture as well, and continues or ends it. After this call, stopping,
-    /// closing or dropping the capture in this process only unmaps its memory and closes its descriptors, without
-    /// effect on the other process.
+    /// After a fork: another process has this capture as well, and continues or ends it. After this
+    /// call, stopping, closing or dropping the capture in this process only unmaps its memory and
+    /// closes its descriptors, without effect on the other process.
     pub fn leave_to_others(&self) {
         self.shared.left.store(true, Ordering::SeqCst);
-        // In a child process, another thread of the parent may have held the lock. It guards descriptors, which then
-        // stay open until the process ends.
+        // In a child process, another thread of the parent may have held the lock. It guards
+        // descriptors, which then stay open until the process ends.
         let Some(mut running) = try_lock(&self.shared.running) else { return };
-        for attachment in running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take()) {
+        for attachment in
+            running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take())
+        {
             attachment.leave_to_others();
         }
     }
 
-    /// The packet socket of a ring: the ring does not see packets sent on it, and options other than a filter may be
-    /// set. It stays open as long as the returned value exists. `None` for other engines.
+    /// The packet socket of a ring: the ring does not see packets sent on it, and options other
+    /// than a filter may be set. It stays open as long as the returned value exists. `None` for
+    /// other engines.
     pub fn packet_socket(&self, ring: usize) -> Option<Arc<OwnedFd>> {
         self.shared.group.rings()[ring].abilities().packet_socket?.packet_socket()
     }
 }
 
 impl Attached {
-    fn run_in_kernel(&mut self, program: &[ClassicInsn], turn: Option<&xdp::AttachLock>) -> io::Result<()> {
+    fn run_in_kernel(
+        &mut self,
+        program: &[ClassicInsn],
+        turn: Option<&xdp::AttachLock>,
+    ) -> io::Result<()> {
         match (&mut self.attachment, turn) {
             (Some(Attachment::Packet(attachment)), _) => attachment.run_in_kernel(program),
             (Some(Attachment::Xdp(attachment)), Some(turn)) => {
                 let link_type = self.target.device.savefile_link_type();
-                let filter = Filter::from_program(program.to_vec(), link_type).map_err(io::Error::other)?;
+                let filter =
+                    Filter::from_program(program.to_vec(), link_type).map_err(io::Error::other)?;
                 attachment.run_in_kernel(&filter, turn)
             }
             (Some(Attachment::All(_)), _) => Err(io::ErrorKind::Unsupported.into()),

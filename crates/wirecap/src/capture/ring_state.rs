@@ -11,7 +11,8 @@ pub struct RingState {
     pub name: RingName,
     /// R x M: the number of packets that it can hold.
     pub capacity: u32,
-    /// The places of its cells. With the engine `packet`, whose chunks are blocks: memory in units of cells.
+    /// The places of its cells. With the engine `packet`, whose chunks are blocks: memory in units
+    /// of cells.
     pub cells: Cells,
     /// T: a backlog above it calls buddies; none in basic mode.
     pub threshold: Option<u32>,

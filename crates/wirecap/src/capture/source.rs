@@ -1,5 +1,5 @@
-//! The sources of a capture: interfaces, or receive queues of them by name (virtual capture devices in the terms of
-//! Fusco and Deri: `eth1@2`), each with its own settings.
+//! The sources of a capture: interfaces, or receive queues of them by name (virtual capture devices
+//! in the terms of Fusco and Deri: `eth1@2`), each with its own settings.
 
 use std::str::FromStr;
 
@@ -9,8 +9,9 @@ use crate::filter::FilterRequest;
 use crate::names::RingName;
 use crate::numbers::parse_ranges;
 
-/// What a capture reads from: an interface (`eth0`: all its receive queues) or receive queues of it (`eth0@2`,
-/// `eth0@0-3`, `eth0@0,2`), with separate settings. A name alone has no separate settings.
+/// What a capture reads from: an interface (`eth0`: all its receive queues) or receive queues of it
+/// (`eth0@2`, `eth0@0-3`, `eth0@0,2`), with separate settings. A name alone has no separate
+/// settings.
 ///
 /// ```no_run
 /// use wirecap::{Capture, Source};
@@ -41,11 +42,12 @@ impl Source {
         Self { device: device.into(), settings: SourceSettings::default(), is_any: false }
     }
 
-    /// All interfaces of the network namespace, also those that appear later, with one packet socket per link type (the
-    /// engine `packet`). Interfaces that other sources of the capture name are left to those.
+    /// All interfaces of the network namespace, also those that appear later, with one packet
+    /// socket per link type (the engine `packet`). Interfaces that other sources of the capture
+    /// name are left to those.
     ///
-    /// [`Packet::seen_interface`](crate::Packet::seen_interface) tells the interface of a packet, and
-    /// [`Capture::seen_interfaces`](crate::Capture::seen_interfaces) lists them.
+    /// [`Packet::seen_interface`](crate::Packet::seen_interface) tells the interface of a packet,
+    /// and [`Capture::seen_interfaces`](crate::Capture::seen_interfaces) lists them.
     pub fn any() -> Self {
         Self { is_any: true, ..Self::new("any") }
     }
@@ -166,7 +168,9 @@ mod tests {
 
     #[test]
     fn invalid_names_are_rejected() {
-        for bad in ["", "@0", "eth0@", "eth0@x", "eth0@-1", "eth0@3-1", "eth0@0,", "eth0@0-4294967295"] {
+        for bad in
+            ["", "@0", "eth0@", "eth0@x", "eth0@-1", "eth0@3-1", "eth0@0,", "eth0@0-4294967295"]
+        {
             let error = bad.parse::<DeviceName>().unwrap_err();
             assert!(matches!(error, OpenError::BadDeviceName { .. }), "{bad} was taken");
         }

@@ -68,7 +68,8 @@ impl KnownFacts {
         xdp::why_copy(device, self.own_queues.get(&device.index).copied())
     }
 
-    /// The interface with the properties that it has while a program is attached; unchanged at the first attempt.
+    /// The interface with the properties that it has while a program is attached; unchanged at the
+    /// first attempt.
     fn applied_to(&self, mut device: Device) -> Device {
         if let Some(&rx_queues) = self.queues.get(&device.index) {
             device.rx_queues = rx_queues;
@@ -149,6 +150,7 @@ impl Target {
         let interface = self.device.name.clone();
         let driver = self.device.driver.as_deref().unwrap_or("without a name");
         let offers = |xdp: &XdpSupport| xdp.rx_metadata.contains(RxMetadata::TIMESTAMP);
+
         let reason = match &self.way {
             Way::Packet { .. } => "the engine packet gives the kernel's time".to_owned(),
             Way::Xdp(_) if !self.device.xdp.as_ref().is_some_and(offers) => {
@@ -195,7 +197,8 @@ impl Target {
             Way::Xdp(steering) => xdp::pool_bytes(geometry, steering),
             Way::Packet { spread, .. } => {
                 let sockets = self.all.as_ref().map_or(1, AllInterfaces::sockets);
-                packet::block_shape(geometry).ring_bytes() as u64 * (spread.rings() * sockets) as u64
+                packet::block_shape(geometry).ring_bytes() as u64
+                    * (spread.rings() * sockets) as u64
             }
         }
     }
@@ -207,7 +210,8 @@ pub(super) struct Opened {
     pub(super) rings: Vec<Arc<dyn Ring>>,
     /// The first of them, if it can be read in place.
     pub(super) first_ring: Option<ReadableRing>,
-    /// The tx rings and the fill rings of its queues, if the capture forwards with the engine `xdp`.
+    /// The tx rings and the fill rings of its queues, if the capture forwards with the engine
+    /// `xdp`.
     pub(super) tx: Vec<xdp::PreparedTx>,
     pub(super) fill_rings: Vec<Arc<FillRing>>,
     pub(super) attachment: Attachment,
@@ -221,8 +225,10 @@ impl CaptureBuilder {
     /// The selected interfaces and queues, each interface once.
     pub(super) fn targets(&self, known_facts: &KnownFacts) -> Result<Vec<Target>, OpenError> {
         let mut targets: Vec<Target> = Vec::new();
+
         for source in self.sources.iter().filter(|source| !source.is_any) {
             let name: DeviceName = source.device.parse()?;
+
             // Only the other engines depend on how the host uses the interface.
             let device = match self.engine {
                 Engine::Packet if !self.forwards() => Device::glance(&name.interface)?,
@@ -231,13 +237,17 @@ impl CaptureBuilder {
             let queues = name.queues_of(&device)?;
             let snap_len = source.settings.snap_len.unwrap_or(self.snap_len);
             let filter = source.settings.filter.as_ref().or(self.filter.as_ref());
+
             match targets.iter_mut().find(|target| target.device.index == device.index) {
                 Some(target) if target.snap_len != snap_len => {
                     let setting = "snap length";
                     return Err(OpenError::SettingsDiffer { interface: device.name, setting });
                 }
                 Some(target) if target.filter.as_ref() != filter => {
-                    return Err(OpenError::SettingsDiffer { interface: device.name, setting: "filter" });
+                    return Err(OpenError::SettingsDiffer {
+                        interface: device.name,
+                        setting: "filter",
+                    });
                 }
                 Some(target) => {
                     target.queues.extend(queues);
@@ -257,10 +267,12 @@ impl CaptureBuilder {
                 }),
             }
         }
+
         self.add_all_interfaces(&mut targets)?;
         for target in &mut targets {
             (target.way, target.why) = self.way(target)?;
         }
+
         self.deal_rings(&mut targets)?;
         Ok(targets)
     }
@@ -270,9 +282,12 @@ impl CaptureBuilder {
         let mut requested = self.sources.iter().filter(|source| source.is_any);
         let Some(source) = requested.next() else { return Ok(()) };
         let snap_len = |source: &Source| source.settings.snap_len.unwrap_or(self.snap_len);
-        let filter = |source: &Source| source.settings.filter.as_ref().or(self.filter.as_ref()).cloned();
+        let filter =
+            |source: &Source| source.settings.filter.as_ref().or(self.filter.as_ref()).cloned();
+
         for other in requested {
-            let differs = |setting| OpenError::SettingsDiffer { interface: "any".to_owned(), setting };
+            let differs =
+                |setting| OpenError::SettingsDiffer { interface: "any".to_owned(), setting };
             if snap_len(other) != snap_len(source) {
                 return Err(differs("snap length"));
             }
@@ -280,49 +295,61 @@ impl CaptureBuilder {
                 return Err(differs("filter"));
             }
         }
+
         if self.forwards() {
             let reason = "packets are sent on named interfaces";
             return Err(OpenError::NotForwarding { option: "all interfaces (-i any)", reason });
         }
+
         // All interfaces include all queues of those that are named.
         for target in targets.iter_mut().filter(|target| !target.whole) {
             (target.whole, target.queues) = (true, (0..target.device.rx_queues).collect());
         }
+
         let excluded = targets.iter().map(|target| target.device.index).collect();
         let all = AllInterfaces::new(self, excluded)?;
         targets.push(Target {
             device: all.device(),
             queues: Vec::new(),
             whole: true,
-            way: Way::Packet { spread: Spread::Flows { rings: 1 }, direction: Direction::default() },
+            way: Way::Packet {
+                spread: Spread::Flows { rings: 1 },
+                direction: Direction::default(),
+            },
             why: None,
             snap_len: snap_len(source),
             filter: filter(source),
             all: Some(all),
         });
+
         Ok(())
     }
 
-    /// If there are fewer rings than requested workers, adds rings, as evenly per queue as whole rings allow.
+    /// If there are fewer rings than requested workers, adds rings, as evenly per queue as whole
+    /// rings allow.
     fn deal_rings(&self, targets: &mut [Target]) -> Result<(), OpenError> {
         let rings = targets.iter().map(Target::rings).sum();
         let mut extra = self.workers.unwrap_or(0).saturating_sub(rings);
         let shares_cells = targets.iter().any(|target| matches!(target.way, Way::Xdp(_)));
+
         if self.forwards() && extra > 0 && shares_cells {
             return Err(OpenError::NotForwarding {
                 option: "more workers than receive queues (--workers)",
                 reason: "rings that share a queue share its cells and its completion ring",
             });
         }
+
         let dealt = targets.iter_mut().filter(|target| target.way.goes_by_queue());
         let dealt: Vec<&mut Target> = dealt.collect();
         let mut left: usize = dealt.iter().map(|target| target.queues.len()).sum();
+
         for target in dealt {
             let queues = target.queues.len();
             let own = (extra * queues).div_ceil(left);
             (extra, left) = (extra - own, left - queues);
             target.way.deal(Steering::new(target.queues.clone(), queues + own));
         }
+
         Ok(())
     }
 
@@ -335,13 +362,15 @@ impl CaptureBuilder {
         if let Some(kind) = device.unsupported_kind() {
             return Err(OpenError::UnsupportedLink { interface: device.name.clone(), kind });
         }
+
         let (engine, why) = match self.engine {
             Engine::Xdp if target.all.is_some() => return Err(OpenError::AnyByXdp),
             _ if target.all.is_some() => (Engine::Packet, None),
             Engine::Auto => self.choice(device),
             engine => (engine, None),
         };
-        let way = if engine == Engine::Xdp { self.xdp_way(target) } else { self.packet_way(target) }?;
+        let way =
+            if engine == Engine::Xdp { self.xdp_way(target) } else { self.packet_way(target) }?;
         match (&way, self.xdp_option()) {
             (Way::Packet { .. }, Some(option)) => {
                 Err(OpenError::XdpOnly { interface: device.name.clone(), option, why })
@@ -380,9 +409,15 @@ impl CaptureBuilder {
         if self.wants_sent() {
             return Err(OpenError::ReceivedOnly { interface, reason: "the engine xdp" });
         }
+
         if let Some(kind) = target.device.is_controller() {
-            return Err(OpenError::Controller { interface, kind, ports: target.device.ports.clone() });
+            return Err(OpenError::Controller {
+                interface,
+                kind,
+                ports: target.device.ports.clone(),
+            });
         }
+
         match target.device.carries_host_traffic() {
             Some(reason) if !self.take => Err(OpenError::CarriesHostTraffic { interface, reason }),
             _ => Ok(Way::Xdp(Steering::new(target.queues.clone(), 0))),
@@ -393,11 +428,13 @@ impl CaptureBuilder {
         if target.whole {
             let count = self.workers.or(self.most_workers);
             let rings = count.map_or(target.device.rx_queues, |count| count as u32);
-            // A forwarding capture must not see its own packets, because it would forward them again.
+            // A forwarding capture must not see its own packets, because it would forward them
+            // again.
             let default = if self.forwards() { Direction::In } else { Direction::default() };
             let direction = self.direction.unwrap_or(default);
             return Ok(Way::Packet { spread: Spread::Flows { rings }, direction });
         }
+
         if self.wants_sent() {
             let interface = target.device.name.clone();
             return Err(OpenError::ReceivedOnly { interface, reason: "a receive queue" });
@@ -410,8 +447,8 @@ impl CaptureBuilder {
         matches!(self.direction, Some(Direction::Out | Direction::InOut))
     }
 
-    /// The settings of the rings of `target`; `places` are the indices of the interface and of its first ring in the
-    /// capture.
+    /// The settings of the rings of `target`; `places` are the indices of the interface and of its
+    /// first ring in the capture.
     pub(super) fn ring_settings(
         &self,
         target: &Target,
@@ -451,6 +488,7 @@ impl CaptureBuilder {
             counts_own: target.is_on_loan(self),
         };
         let opened = xdp::open(&target.device, steering, &settings)?;
+
         Ok(Opened {
             first_ring: opened.rings.first().cloned().map(ReadableRing::Cells),
             rings: as_rings(opened.rings),
@@ -470,7 +508,8 @@ impl CaptureBuilder {
         })
     }
 
-    /// Opens the rings of an interface with the engine `packet`, using the sockets of `standby` first.
+    /// Opens the rings of an interface with the engine `packet`, using the sockets of `standby`
+    /// first.
     pub(super) fn open_packet(
         &self,
         target: &Target,
@@ -479,6 +518,7 @@ impl CaptureBuilder {
     ) -> Result<Opened, OpenError> {
         let settings = self.packet_settings(target, rings);
         let opened = packet::open(&target.device, &settings, standby)?;
+
         Ok(Opened {
             first_ring: opened.rings.first().cloned().map(ReadableRing::Blocks),
             rings: as_rings(opened.rings),
@@ -533,7 +573,8 @@ impl CaptureBuilder {
             source,
         };
         let is_on_loan = target.is_on_loan(self) && !self.forwards();
-        let count = if is_on_loan { target.rings().min(target.device.rx_queues as usize) } else { 0 };
+        let count =
+            if is_on_loan { target.rings().min(target.device.rx_queues as usize) } else { 0 };
         (0..count).map(|_| PacketSocket::new()).collect::<Result<_, _>>().map_err(failed)
     }
 
@@ -547,9 +588,11 @@ impl CaptureBuilder {
         if !self.elastic {
             return Ok(None);
         }
-        let (rings, queues): (usize, usize) = targets
-            .iter()
-            .fold((0, 0), |(rings, queues), target| (rings + target.rings(), queues + target.queues.len()));
+
+        let (rings, queues): (usize, usize) =
+            targets.iter().fold((0, 0), |(rings, queues), target| {
+                (rings + target.rings(), queues + target.queues.len())
+            });
         if rings > queues {
             return Err(OpenError::BadParameter {
                 parameter: "number of workers of an elastic capture",
@@ -557,6 +600,7 @@ impl CaptureBuilder {
                 allowed: format!("up to {queues}: rings that share a queue cannot reserve cells"),
             });
         }
+
         let devices = targets.iter().map(|target| &target.device);
         let shared_umem = xdp::SharedUmem::new(geometry, rings, self.warm, devices)?;
         Ok(Some(Arc::new(shared_umem.copying(copy_because))))
@@ -568,6 +612,7 @@ impl CaptureBuilder {
         for target in targets {
             geometry.cell_bytes = geometry.cell_bytes.max(target.cell_bytes(self.chunk_cells)?);
         }
+
         let bytes = |chunks| {
             let geometry = Geometry { chunks, ..geometry };
             targets.iter().map(|target| target.pool_bytes(geometry)).sum::<u64>()
@@ -590,11 +635,13 @@ impl CaptureBuilder {
                 largest(most.min(DEFAULT_CHUNKS), |chunks| bytes(chunks) <= buffer)
             }
         };
+
         for target in targets {
             if let Way::Xdp(steering) = &target.way {
                 xdp::check_pools(geometry, steering)?;
             }
         }
+
         Ok(geometry)
     }
 }
@@ -630,8 +677,8 @@ impl LinkRate {
 
     /// Bytes of cells for all rings of the link together.
     ///
-    /// At the line rate, these buffer frames of 1,518 and of 64 bytes for: with 1 Gbit/s 0.4 s and 22 ms, with 10 Gbit/s
-    /// 160 ms and 8.8 ms, with 100 Gbit/s 65 ms and 3.5 ms.
+    /// At the line rate, these buffer frames of 1,518 and of 64 bytes for: with 1 Gbit/s 0.4 s and
+    /// 22 ms, with 10 Gbit/s 160 ms and 8.8 ms, with 100 Gbit/s 65 ms and 3.5 ms.
     fn pool_bytes(self) -> u64 {
         match self {
             Self::Loopback | Self::Virtual | Self::Speed(..=1_000) => 64 << 20,
@@ -645,21 +692,22 @@ impl LinkRate {
 /// Even with many rings, each keeps a burst of some thousand packets.
 const RING_BYTES_MIN: u64 = 16 << 20;
 
-/// Default memory for packets of a capture from all queues of `device`, at most an eighth of the memory of the machine or of the
-/// memory cgroup.
+/// Default memory for packets of a capture from all queues of `device`, at most an eighth of the
+/// memory of the machine or of the memory cgroup.
 pub fn wanted_pool_bytes(device: &Device) -> u64 {
     default_pool_bytes(LinkRate::of(device).pool_bytes(), device.rx_queues.into(), u64::MAX)
 }
 
-/// Default bytes of the cells of all rings: by the speed of the links, with a minimum per ring, and at most an eighth
-/// of the memory of the machine or of the cgroup.
+/// Default bytes of the cells of all rings: by the speed of the links, with a minimum per ring, and
+/// at most an eighth of the memory of the machine or of the cgroup.
 fn default_pool_bytes(links: u64, rings: u64, memory: u64) -> u64 {
     links.max(rings * RING_BYTES_MIN).min(memory / 8)
 }
 
 /// The largest number up to `most` that fits, if all smaller numbers fit as well; 1 if none fits.
 fn largest(most: u32, fits: impl Fn(u32) -> bool) -> u32 {
-    let (mut fitting, mut beyond) = (1, most + 1);
+    let mut fitting = 1;
+    let mut beyond = most + 1;
     while beyond - fitting > 1 {
         let middle = fitting + (beyond - fitting) / 2;
         *(if fits(middle) { &mut fitting } else { &mut beyond }) = middle;
@@ -681,7 +729,11 @@ mod tests {
         assert_eq!(default_pool_bytes(links(LinkRate::Speed(1_000)), 1, much), 64 * MIB);
         assert_eq!(default_pool_bytes(links(LinkRate::Speed(10_000)), 4, much), 256 * MIB);
         assert_eq!(default_pool_bytes(links(LinkRate::Speed(100_000)), 16, much), 1024 * MIB);
-        assert_eq!(default_pool_bytes(links(LinkRate::Speed(1_000)), 8, much), 128 * MIB, "many rings");
+        assert_eq!(
+            default_pool_bytes(links(LinkRate::Speed(1_000)), 8, much),
+            128 * MIB,
+            "many rings"
+        );
         assert_eq!(
             default_pool_bytes(links(LinkRate::Unknown), 4, 300 * MIB),
             300 * MIB / 8,
@@ -711,6 +763,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "asks the kernel for an interface")]
     fn an_interface_has_the_link_type_of_its_packets() {
         let mut device = Device::find("lo").unwrap();
+
         for (arphrd, link_type) in [
             (1, 1),
             (772, 1),
@@ -724,8 +777,12 @@ mod tests {
             (826, 271),
         ] {
             device.link_type = arphrd;
-            assert_eq!((device.savefile_link_type(), device.unsupported_kind()), (LinkType(link_type), None));
+            assert_eq!(
+                (device.savefile_link_type(), device.unsupported_kind()),
+                (LinkType(link_type), None)
+            );
         }
+
         for (arphrd, kind) in [(280, "a CAN bus"), (824, "a netlink monitor")] {
             device.link_type = arphrd;
             assert_eq!(device.unsupported_kind(), Some(kind));

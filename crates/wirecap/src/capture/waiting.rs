@@ -1,13 +1,13 @@
-//! How a worker waits: a state machine without a clock or a system call, which [`Worker`](crate::Worker) and the
-//! simulator run.
+//! How a worker waits: a state machine without a clock or a system call, which
+//! [`Worker`](crate::Worker) and the simulator run.
 //!
-//! A worker that finds no packets first sleeps for a fixed time, and polls only when traffic has paused: each wake-up
-//! of a polling worker costs the sender's core a few hundred nanoseconds in the receive path, whereas a sleeping
-//! worker costs it nothing, and packets wait in the pool. While a ring of its group is above T, a worker neither
-//! sleeps nor polls.
+//! A worker that finds no packets first sleeps for a fixed time, and polls only when traffic has
+//! paused: each wake-up of a polling worker costs the sender's core a few hundred nanoseconds in
+//! the receive path, whereas a sleeping worker costs it nothing, and packets wait in the pool.
+//! While a ring of its group is above T, a worker neither sleeps nor polls.
 //!
-//! For each chunk that the application requests, a worker calls [`begin`](Waiting::begin) and [`ask`](Waiting::ask),
-//! and as long as it gets no chunk, [`idle`](Waiting::idle) and `ask` again.
+//! For each chunk that the application requests, a worker calls [`begin`](Waiting::begin) and
+//! [`ask`](Waiting::ask), and as long as it gets no chunk, [`idle`](Waiting::idle) and `ask` again.
 
 use std::time::Duration;
 
@@ -28,15 +28,17 @@ const NOT_WORTH_WAKING: usize = WORTH_WAKING / 2;
 pub(crate) const PACKET_TIME: Duration = Duration::from_nanos(67);
 /// A sleep may take an eighth of the cells that are posted.
 const SLEEP_PER_CELL: Duration = Duration::from_nanos(PACKET_TIME.as_nanos() as u64 / 8);
-/// Interval at which a polling worker checks whether its interface still exists, which no descriptor reports.
+/// Interval at which a polling worker checks whether its interface still exists, which no
+/// descriptor reports.
 pub(crate) const LOOK_ROUND: Duration = Duration::from_secs(1);
-/// In advanced mode, interval at which an idle worker also checks whether a buddy needs help: a buddy that is
-/// busy with one chunk or stuck cannot wake it. In both modes it checks whether rings have all required free
-/// cells. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms. In a virtual machine a wake-up costs
-/// about 60 us: 0.3 % of a core for each idle worker.
+/// In advanced mode, interval at which an idle worker also checks whether a buddy needs help: a
+/// buddy that is busy with one chunk or stuck cannot wake it. In both modes it checks whether rings
+/// have all required free cells. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms. In a
+/// virtual machine a wake-up costs about 60 us: 0.3 % of a core for each idle worker.
 pub(crate) const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
-/// Number of immediate retries to get a chunk of a ring above T from which other workers are capturing. Their captures
-/// take microseconds; a worker that was preempted during one needs the processor.
+/// Number of immediate retries to get a chunk of a ring above T from which other workers are
+/// capturing. Their captures take microseconds; a worker that was preempted during one needs the
+/// processor.
 const VAIN_ROUNDS_MAX: u32 = 64;
 
 /// Whether this many packets are worth a chunk.
@@ -71,7 +73,8 @@ pub(crate) struct Waiting {
     vain_rounds: u32,
     /// Buddies may call it.
     polls: bool,
-    /// It does not look at its buddies before it waits: the former fault, which the simulator must detect.
+    /// It does not look at its buddies before it waits: the former fault, which the simulator must
+    /// detect.
     #[cfg(test)]
     pub(crate) is_heedless: bool,
 }
@@ -95,11 +98,12 @@ impl Waiting {
         }
     }
 
-    /// The application asks for a chunk: returns how the worker first rests if few packets wait, so that more
-    /// accumulate. A chunk of two packets costs nearly as much as a full one.
+    /// The application asks for a chunk: returns how the worker first rests if few packets wait, so
+    /// that more accumulate. A chunk of two packets costs nearly as much as a full one.
     #[inline]
     pub(crate) fn begin(&mut self, group: &Group, now: impl Fn() -> u64) -> Option<Wait> {
-        // Under load the function ends here, because looking at a ring reads memory that the kernel writes.
+        // Under load the function ends here, because looking at a ring reads memory that the kernel
+        // writes.
         if self.taken == 0 || is_worth_taking(self.left_behind) {
             return None;
         }
@@ -123,12 +127,15 @@ impl Waiting {
             self.polls = false;
             group.set_asleep(self.worker, false);
         }
+
         let asked = group.ask(self.worker, &mut self.turn, now);
         if let Ok(Some(chunk)) = &asked {
             self.taken += if self.rest_pays { chunk.len() } else { 0 };
-            self.left_behind = if chunk.is_offloaded() { 0 } else { chunk.left_behind().unwrap_or(0) };
+            self.left_behind =
+                if chunk.is_offloaded() { 0 } else { chunk.left_behind().unwrap_or(0) };
             self.vain_rounds = 0;
         }
+
         asked
     }
 
@@ -144,8 +151,8 @@ impl Waiting {
         self.turn.has_ended
     }
 
-    /// No chunk was found: returns how the worker waits before it asks again. `lags`: packets on a tx ring must advance
-    /// within [`LONGEST_SLEEP`].
+    /// No chunk was found: returns how the worker waits before it asks again. `lags`: packets on a
+    /// tx ring must advance within [`LONGEST_SLEEP`].
     pub(crate) fn idle(&mut self, group: &Group, now: impl Fn() -> u64, lags: bool) -> Wait {
         if self.vain_rounds < VAIN_ROUNDS_MAX && self.is_needed(group) {
             self.vain_rounds += 1;
@@ -174,15 +181,19 @@ impl Waiting {
         if self.sleep <= self.longest_sleep {
             return Wait::Sleep(self.sleep);
         }
-        // A packet socket stays readable while a chunk of its last block is held: when nothing is found
-        // after this, a short sleep comes before the next poll.
+
+        // A packet socket stays readable while a chunk of its last block is held: when nothing is
+        // found after this, a short sleep comes before the next poll.
         self.sleep = self.longest_sleep / 2;
         group.set_asleep(self.worker, true);
         self.polls = true;
-        // A buddy that called before it saw this worker asleep did not wake it: look once more, then sleep.
+
+        // A buddy that called before it saw this worker asleep did not wake it: look once more,
+        // then sleep.
         if !group.is_quiet(self.worker, now) {
             return Wait::Yield;
         }
+
         Wait::Poll(match group.mode() {
             _ if lags => LONGEST_SLEEP,
             Mode::Basic if group.unattended().is_none() => LOOK_ROUND,
@@ -191,8 +202,8 @@ impl Waiting {
         })
     }
 
-    /// Sets the next sleep to the time in which a chunk's worth of packets arrives, estimated from the last one; longer
-    /// than the maximum means that the worker should poll.
+    /// Sets the next sleep to the time in which a chunk's worth of packets arrives, estimated from
+    /// the last one; longer than the maximum means that the worker should poll.
     fn adapt_sleep(&mut self) {
         self.sleep = match std::mem::take(&mut self.taken) {
             0 => (self.sleep * 2).min(self.longest_sleep * 2),

@@ -1,8 +1,9 @@
-//! The watcher: a thread that checks whether the interfaces of a capture have changed, and restores capturing if they
-//! have.
+//! The watcher: a thread that checks whether the interfaces of a capture have changed, and restores
+//! capturing if they have.
 //!
-//! The kernel reports changes of interfaces, addresses and routes, but not of receive queues and programs, so the
-//! watcher also checks at intervals. It is never on the packet path. A fork does not copy it.
+//! The kernel reports changes of interfaces, addresses and routes, but not of receive queues and
+//! programs, so the watcher also checks at intervals. It is never on the packet path. A fork does
+//! not copy it.
 //!
 //! It checks every interface every 150 ms, that of the libpcap drop-in every five seconds: whether
 //! the interface exists and is up, whether the program is still attached, the number of receive
@@ -68,8 +69,9 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// The time in which a device must show that it is alive when the capture ends.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 const LAST_ANSWER_PAUSE: Duration = Duration::from_millis(1);
-/// How often the watcher reads the counters of the kernel or a device: rarely enough for drivers that query their
-/// firmware, and often enough for 32-bit counters, which wrap after half a minute at 100 Gbit/s.
+/// How often the watcher reads the counters of the kernel or a device: rarely enough for drivers
+/// that query their firmware, and often enough for 32-bit counters, which wrap after half a minute
+/// at 100 Gbit/s.
 const COUNT_PERIOD: Duration = Duration::from_secs(1);
 
 /// A running watcher; it ends when this is dropped.
@@ -86,13 +88,18 @@ struct Ending {
 }
 
 impl Watcher {
-    /// Watches the interfaces of `shared`, in the network namespace of the calling thread, and checks once per `period`
-    /// without a message from the kernel.
-    pub(super) fn start(shared: &Arc<Shared>, events: Arc<Events>, period: Duration) -> io::Result<Self> {
+    /// Watches the interfaces of `shared`, in the network namespace of the calling thread, and
+    /// checks once per `period` without a message from the kernel.
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        events: Arc<Events>,
+        period: Duration,
+    ) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ending = Arc::new(Ending { now: AtomicBool::new(false), bell });
         let told = Arc::clone(&ending);
         let shared = Arc::downgrade(shared);
+
         let watch = move || {
             let mut changes = Changes::default();
             while look_round(&events, &told, &shared, period, &mut changes) {}
@@ -108,7 +115,8 @@ impl Drop for Watcher {
     }
 }
 
-/// Waits for messages, and checks; `false` at the end. `changes`: the messages that the last check read.
+/// Waits for messages, and checks; `false` at the end. `changes`: the messages that the last check
+/// read.
 fn look_round(
     events: &Events,
     ending: &Ending,
@@ -119,14 +127,18 @@ fn look_round(
     let descriptors = events.descriptors().chain([ending.bell.as_fd()]);
     let mut descriptors: Vec<PollFd<'_>> =
         descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
-    let longest = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
+    let longest =
+        Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
+
     // A descriptor that cannot be polled may have messages.
     let has_news = poll(&mut descriptors, Some(&longest)).map_or(true, |ready| ready > 0);
     let shared = shared.upgrade().filter(|_| !ending.now.load(Ordering::Relaxed));
     let Some(shared) = shared else { return false };
+
     if has_news {
         events.take(|news| changes.add(news));
     }
+
     shared.look(changes)
 }
 
@@ -146,17 +158,21 @@ impl Changes {
     fn add(&mut self, news: News) {
         match news {
             News::Link { up: true, .. } | News::Host => {}
-            News::Link { index, up: false } | News::Removed { index } => self.interrupted.push(index),
+            News::Link { index, up: false } | News::Removed { index } => {
+                self.interrupted.push(index)
+            }
             News::Resized { index } => {
                 self.resized.push(index);
                 return;
             }
             News::Overrun => self.overrun = true,
         }
+
         #[cfg(sabotage)]
         if crate::sabotage::is("messages-about-the-host-ignored") {
             return;
         }
+
         self.host = true;
     }
 
@@ -172,7 +188,8 @@ impl Changes {
         });
     }
 
-    /// Why packets of an interface that is in order now may have passed unseen since the last look, if so.
+    /// Why packets of an interface that is in order now may have passed unseen since the last look,
+    /// if so.
     fn interruption(&self, index: u32, carrier: Carrier) -> Option<UnseenReason> {
         #[cfg(sabotage)]
         if crate::sabotage::is("resizing-ignored") && self.resized.contains(&index) {
@@ -235,7 +252,8 @@ pub(super) struct Watched {
 /// The change of a device's carrier since the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Carrier {
-    /// It was present, or has never been; virtual interfaces without one reject their senders' packets.
+    /// It was present, or has never been; virtual interfaces without one reject their senders'
+    /// packets.
     Steady,
     /// It was lost and is back.
     Flapped,
@@ -269,6 +287,7 @@ impl Watched {
             has_own_frames: false,
         };
         watched.begin_on(device);
+
         watched
     }
 
@@ -291,19 +310,25 @@ impl Watched {
         if self.liveness.is_none() {
             return Carrier::Steady;
         }
+
         let losses = interface_state.carrier_losses.unwrap_or(0);
+
         match (self.carrier_losses, interface_state.carrier) {
             (None, false) => Carrier::Steady,
             (Some(_), false) => Carrier::Gone,
             (before, true) => {
                 self.carrier_losses = Some(losses);
-                if before.is_some_and(|before| before != losses) { Carrier::Flapped } else { Carrier::Steady }
+                if before.is_some_and(|before| before != losses) {
+                    Carrier::Flapped
+                } else {
+                    Carrier::Steady
+                }
             }
         }
     }
 
-    /// The interface is captured by the engine `packet` from now on. Nothing that was asked of its device counts any more: no
-    /// socket wakes its driver, so it owes no answer.
+    /// The interface is captured by the engine `packet` from now on. Nothing that was asked of its
+    /// device counts any more: no socket wakes its driver, so it owes no answer.
     fn change_engine(&mut self) {
         self.is_on_loan = false;
         #[cfg(sabotage)]
@@ -353,8 +378,10 @@ impl Watched {
             let _ = (from, reason, obstacle, tell);
             return;
         }
+
         self.queues.pause();
         let from = self.last_known_before(from.min(self.well));
+
         let is_news = match self.gap() {
             Some(gap) => gap.reason != reason,
             None => {
@@ -366,6 +393,7 @@ impl Watched {
         if is_news && let Some(gap) = self.gap() {
             gap.reason = reason;
         }
+
         if is_news || (obstacle.is_some() && obstacle != self.obstacle) {
             let interface = self.name.clone();
             self.obstacle = obstacle.clone();
@@ -373,20 +401,24 @@ impl Watched {
         }
     }
 
-    /// Where a gap begins that was found to begin at `from`. A device that shows no life without packets may have been dead
-    /// since its last one; a longer silence is listed by itself.
+    /// Where a gap begins that was found to begin at `from`. A device that shows no life without
+    /// packets may have been dead since its last one; a longer silence is listed by itself.
     fn last_known_before(&mut self, from: SystemTime) -> SystemTime {
         let quiet_since = self.last_packet.unwrap_or(self.began);
         let is_first = self.unseen_now().is_none();
         let Ok(quiet) = from.duration_since(quiet_since) else { return from };
+
         if !is_first || !self.shows_no_life {
             return from;
         }
         if quiet < SILENCE {
             return quiet_since;
         }
-        let (interface, reason) = (self.name.clone(), UnseenReason::QuietOrDead);
+
+        let interface = self.name.clone();
+        let reason = UnseenReason::QuietOrDead;
         self.unseen.push(Unseen { interface, from: quiet_since, to: Some(from), reason });
+
         from
     }
 
@@ -402,8 +434,10 @@ impl Watched {
 
     /// A counter of the device was reset: what it counted since its last reading is unknown.
     pub(super) fn lose_count(&mut self, reset: Reset, now: SystemTime) {
-        let (interface, reason) = (self.name.clone(), UnseenReason::CountersReset);
-        let (from, to) = (reset.last_known.min(now), Some(now));
+        let interface = self.name.clone();
+        let reason = UnseenReason::CountersReset;
+        let from = reset.last_known.min(now);
+        let to = Some(now);
         let gap = Unseen { interface, from, to, reason };
         // Before the current gap, which stays the last one.
         let place = self.unseen.len() - usize::from(self.unseen_now().is_some());
@@ -442,22 +476,28 @@ impl State {
 }
 
 impl Shared {
-    /// Checks all interfaces; `false` if none is left. Leaves the messages in `changes` that it read itself.
+    /// Checks all interfaces; `false` if none is left. Leaves the messages in `changes` that it
+    /// read itself.
     fn look(&self, changes: &mut Changes) -> bool {
         let (changes, late) = (std::mem::take(changes), changes);
         let mut running = lock(&self.running);
         if running.end.is_some() {
             return false;
         }
+
         let Running { interfaces, builder, .. } = &mut *running;
         let named: Vec<Named> = interfaces.iter().filter_map(Attached::named).collect();
-        // First: an interface that has returned must be excluded before it is captured by its own sockets.
+
+        // First: an interface that has returned must be excluded before it is captured by its own
+        // sockets.
         interfaces.iter_mut().for_each(|attached| attached.look_at_all(self, builder, &named));
+
         for attached in interfaces.iter_mut().filter(|attached| attached.all.is_none()) {
             if let Err(failure) = attached.look(self, builder, &changes, late) {
                 self.fail(attached.index, failure);
             }
         }
+
         if let Some(exchange) = self.exchange() {
             running.ports.iter_mut().enumerate().for_each(|(index, port)| {
                 if let Ok(Some(interface_state)) = port.look()
@@ -468,6 +508,7 @@ impl Shared {
                 }
             });
         }
+
         true
     }
 }
@@ -475,13 +516,15 @@ impl Shared {
 impl Attached {
     /// The interface, if it is one that the capture names.
     fn named(&self) -> Option<Named> {
-        let (name, index) = (self.watched.name.clone(), self.target.device.index);
+        let name = self.watched.name.clone();
+        let index = self.target.device.index;
         self.all.is_none().then_some(Named { name, index })
     }
 
     /// Checks the interfaces that it stands for, if these are all.
     fn look_at_all(&mut self, shared: &Shared, builder: &CaptureBuilder, named: &[Named]) {
-        let (Some(all), Some(Attachment::All(attachment))) = (&mut self.all, &mut self.attachment) else {
+        let (Some(all), Some(Attachment::All(attachment))) = (&mut self.all, &mut self.attachment)
+        else {
             return;
         };
         all.look(attachment, (&self.target, self.geometry, self.index), shared, builder, named);
@@ -495,14 +538,17 @@ impl Attached {
         if let (Some(all), Some(Attachment::All(attachment))) = (&mut self.all, &self.attachment) {
             return all.look_at_end(attachment);
         }
+
         let Some(events) = shared.events.as_deref() else { return };
         let mut changes = Changes::default();
         events.take(|news| changes.add(news));
-        // The thread that ends a capture may be in another network namespace, where its interfaces are unknown.
+
+        // The thread that ends a capture may be in another network namespace, where its interfaces
+        // are unknown.
         let interface_state = self.target.device.look().ok();
         let index = self.target.device.index;
-        let is_detached =
-            matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if !attachment.is_in_place());
+        let is_detached = matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if !attachment.is_in_place());
+
         let carrier = match &interface_state {
             Some(Some(interface_state)) => self.watched.follow_carrier(interface_state),
             _ => Carrier::Steady,
@@ -538,19 +584,21 @@ impl Attached {
         let now = SystemTime::now();
         let index = self.target.device.index;
         let scope = self.scope(changes);
-        let interface_state = match self.target.device.look_again(&mut self.watched.connection, scope) {
-            Ok(interface_state) => interface_state,
-            Err(error) => {
-                self.watched.lose(UnseenReason::Unwatched, Some(error.to_string()), &tell);
-                return Ok(());
-            }
-        };
+        let interface_state =
+            match self.target.device.look_again(&mut self.watched.connection, scope) {
+                Ok(interface_state) => interface_state,
+                Err(error) => {
+                    self.watched.lose(UnseenReason::Unwatched, Some(error.to_string()), &tell);
+                    return Ok(());
+                }
+            };
         let state = match interface_state {
             None => self.return_after_removal(shared, builder, late, &tell)?,
             Some(interface_state) => {
                 self.follow_name(&interface_state, &tell);
                 let carrier = self.watched.follow_carrier(&interface_state);
                 let interrupted = changes.interruption(index, carrier);
+
                 if let Some(reason) = interrupted.filter(|_| interface_state.up) {
                     // The driver was resizing while the last look waited for the kernel's lock.
                     let from = match reason {
@@ -559,12 +607,14 @@ impl Attached {
                     };
                     self.watched.lose_since(from, reason, None, &tell);
                 }
+
                 match interface_state.up {
                     false => State::Unwell(UnseenReason::Down, None),
                     true => self.keep_program(builder)?,
                 }
                 .and_then(|| {
-                    let rx_queues = interface_state.rx_queues.unwrap_or(self.target.device.rx_queues);
+                    let rx_queues =
+                        interface_state.rx_queues.unwrap_or(self.target.device.rx_queues);
                     self.seat_new_queues(shared, builder, rx_queues, &tell)
                 })
                 .and_then(|| match carrier {
@@ -573,15 +623,18 @@ impl Attached {
                 })
             }
         };
+
         match state {
             State::Unwell(reason, obstacle) => self.watched.lose(reason, obstacle, &tell),
             State::Well => self.watched.find_well(now, SystemTime::now(), &tell),
             State::Unsure => {}
         }
+
         if self.watched.is_time_to_count() {
             self.count(shared);
             self.notice_own_frames(builder);
         }
+
         let is_doubtful = || {
             changes.host
                 || self.watched.not_handed_back.is_some()
@@ -590,12 +643,13 @@ impl Attached {
         if self.watched.is_on_loan && is_doubtful() {
             self.mind_host(shared, builder);
         }
+
         Ok(())
     }
 
-    /// What the next look must query. The kernel reports changes of virtual interfaces, except of their
-    /// queues and programs. A device on a bus is always queried, since its carrier may also change for only a
-    /// moment.
+    /// What the next look must query. The kernel reports changes of virtual interfaces, except of
+    /// their queues and programs. A device on a bus is always queried, since its carrier may also
+    /// change for only a moment.
     fn scope(&self, changes: &Changes) -> Scope {
         let watched = &self.watched;
         let is_told = watched.liveness.is_none() && !changes.host && watched.unseen_now().is_none();
@@ -606,10 +660,11 @@ impl Attached {
         }
     }
 
-    /// Accumulates counters of few bits, even if they are not read; and stores the device's drops, which a removed
-    /// device no longer reports.
+    /// Accumulates counters of few bits, even if they are not read; and stores the device's drops,
+    /// which a removed device no longer reports.
     fn count(&mut self, shared: &Shared) {
-        let sockets = shared.rings_of(self.index).filter_map(|(_, ring)| ring.abilities().packet_socket);
+        let sockets =
+            shared.rings_of(self.index).filter_map(|(_, ring)| ring.abilities().packet_socket);
         sockets.for_each(OnPacketSocket::keep_count);
         if let Some(unplaced) = &self.unplaced {
             unplaced.count();
@@ -629,20 +684,23 @@ impl Attached {
         }
     }
 
-    /// Returns the interface to the host if something contradicts its mark, or the mark is gone. What prevents it is told
-    /// once; each look tries again.
+    /// Returns the interface to the host if something contradicts its mark, or the mark is gone.
+    /// What prevents it is told once; each look tries again.
     fn mind_host(&mut self, shared: &Shared, builder: &CaptureBuilder) {
         let before = self.watched.not_handed_back.take();
         let Ok(device) = Device::find(&self.target.device.name) else { return };
         let not_dedicated = (device.mark != Mark::Dedicated).then_some(Reason::NotDedicated);
         let reason = device.contradictions().into_iter().next().or(not_dedicated);
         let Some(reason) = reason else { return };
+
         if device.index != self.target.device.index {
             return;
         }
+
         if let Err(error) = self.hand_back(shared, builder, &device, &reason) {
-            let (interface, reason, obstacle) =
-                (self.watched.name.clone(), reason.to_string(), causes(&error));
+            let interface = self.watched.name.clone();
+            let reason = reason.to_string();
+            let obstacle = causes(&error);
             if before.as_ref() != Some(&obstacle) {
                 let obstacle = obstacle.clone();
                 builder.tell(&Event::NotHandedBack { interface, reason, obstacle });
@@ -651,40 +709,55 @@ impl Attached {
         }
     }
 
-    /// The state of a device without a carrier. A device that restarts has no carrier for a time, and remains
-    /// silent.
+    /// The state of a device without a carrier. A device that restarts has no carrier for a time,
+    /// and remains silent.
     fn without_carrier(&mut self) -> State {
         self.watched.liveness_watch.forgive();
-        let reason =
-            self.watched.gap().map(|gap| gap.reason).filter(|reason| *reason == UnseenReason::Silent);
+        let reason = self
+            .watched
+            .gap()
+            .map(|gap| gap.reason)
+            .filter(|reason| *reason == UnseenReason::Silent);
         State::Unwell(reason.unwrap_or(UnseenReason::NoCarrier), None)
     }
 
     /// Whether the device, if it is on a bus, still delivers its packets.
-    fn feel_pulse(&mut self, shared: &Shared, builder: &CaptureBuilder, tell: &dyn Fn(Event)) -> State {
+    fn feel_pulse(
+        &mut self,
+        shared: &Shared,
+        builder: &CaptureBuilder,
+        tell: &dyn Fn(Event),
+    ) -> State {
         if self.watched.liveness.is_none() {
             return State::Well;
         }
+
         let now = Instant::now();
         let by_queue = self.packets_by_queue(shared);
         let packets = by_queue.values().sum::<u64>() + self.missed();
         let is_idle = self.watched.is_idle(packets, SystemTime::now());
+
         // The rings of the engine `packet` are no queues of the device.
         if matches!(self.attachment, Some(Attachment::Xdp(_))) {
             self.watched.queues.look(&by_queue, SystemTime::now(), now);
         }
+
         let Some(liveness) = &self.watched.liveness else { return State::Well };
         let asks = is_idle && self.can_ask();
         let interrupts = asks.then(|| liveness.interrupts()).flatten();
         let was_reset = liveness.was_reset();
-        let mut life = self.watched.liveness_watch.feel(Signs { packets, interrupts, was_reset }, now);
+        let mut life =
+            self.watched.liveness_watch.feel(Signs { packets, interrupts, was_reset }, now);
+
         if asks {
             self.ask(shared);
             self.watched.liveness_watch.ask(now);
         }
+
         if life == Life::Alive && self.counts_all() {
             life = self.compare_pulse(packets, now);
         }
+
         match life {
             Life::Alive => State::Well,
             Life::Doubtful => State::Unsure,
@@ -700,8 +773,8 @@ impl Attached {
         }
     }
 
-    /// Whether the packets that the device counts reach the rings. In a gap this is checked at each look, so that the
-    /// gap ends when packets arrive and not before.
+    /// Whether the packets that the device counts reach the rings. In a gap this is checked at each
+    /// look, so that the gap ends when packets arrive and not before.
     fn compare_pulse(&mut self, packets: u64, now: Instant) -> Life {
         let known = self.watched.liveness_watch.bypass(packets, now);
         let resumes = self.watched.gap().is_some() && known == Life::Alive;
@@ -715,8 +788,9 @@ impl Attached {
         }
     }
 
-    /// Attaches the program again for a driver that does not run it, once per gap: vmxnet3 no longer runs it after
-    /// it was set down and up. With zero-copy a driver that is restarted may lose its cells.
+    /// Attaches the program again for a driver that does not run it, once per gap: vmxnet3 no
+    /// longer runs it after it was set down and up. With zero-copy a driver that is restarted may
+    /// lose its cells.
     fn attach_anew(&mut self, builder: &CaptureBuilder) {
         let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return };
         let may = builder.attaches_again && !attachment.is_zero_copy();
@@ -727,7 +801,8 @@ impl Attached {
         }
     }
 
-    /// Packets that reached the rings so far, before the filter, and the times that a ring had no cell for them.
+    /// Packets that reached the rings so far, before the filter, and the times that a ring had no
+    /// cell for them.
     fn packets_seen(&self, shared: &Shared) -> u64 {
         self.packets_by_queue(shared).values().sum::<u64>() + self.missed()
     }
@@ -737,8 +812,10 @@ impl Attached {
         let mut packets = BTreeMap::new();
         for (_, ring) in shared.rings_of(self.index) {
             let account = ring.account();
-            let seen =
-                account.offered + account.filtered.unwrap_or(0) + account.starved + u64::from(ring.backlog());
+            let seen = account.offered
+                + account.filtered.unwrap_or(0)
+                + account.starved
+                + u64::from(ring.backlog());
             *packets.entry(ring.identity().name.queue).or_default() += seen;
         }
         packets
@@ -758,10 +835,12 @@ impl Attached {
     /// Whether the device answers when its sockets are woken.
     fn can_ask(&self) -> bool {
         let answers = self.watched.liveness.as_ref().is_some_and(Liveness::answers);
-        answers && matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if attachment.is_zero_copy())
+        answers
+            && matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if attachment.is_zero_copy())
     }
 
-    /// Makes the driver check each queue. Polling an AF_XDP socket in zero-copy mode wakes its driver.
+    /// Makes the driver check each queue. Polling an AF_XDP socket in zero-copy mode wakes its
+    /// driver.
     fn ask(&self, shared: &Shared) {
         for (_, ring) in shared.rings_of(self.index) {
             ring.watch(&mut |socket| {
@@ -780,15 +859,22 @@ impl Attached {
         let missing = if is_seen { self.missing(before.0) } else { None };
         let asks = is_to_answer && is_seen;
         let deadline = Instant::now() + LAST_ANSWER;
+
         if asks {
             self.ask(shared);
         }
-        let (mut has_packets, mut has_answer) = (false, false);
-        while ((asks && !has_answer) || missing.is_some()) && !has_packets && Instant::now() < deadline {
+
+        let mut has_packets = false;
+        let mut has_answer = false;
+        while ((asks && !has_answer) || missing.is_some())
+            && !has_packets
+            && Instant::now() < deadline
+        {
             thread::sleep(LAST_ANSWER_PAUSE);
             has_packets = self.packets_seen(shared) != before.0;
             has_answer = liveness.interrupts() != before.1;
         }
+
         let is_silent = (asks && !has_packets && !has_answer) || liveness.was_reset();
         let silence = is_silent.then(|| self.watched.liveness_watch.silence(Instant::now()));
         silence.max(missing.filter(|_| !has_packets))
@@ -803,20 +889,27 @@ impl Attached {
     fn follow_name(&mut self, interface_state: &InterfaceState, tell: &dyn Fn(Event)) {
         if self.target.device.name != interface_state.name {
             self.target.device.name.clone_from(&interface_state.name);
-            tell(Event::Renamed { interface: self.watched.name.clone(), name: interface_state.name.clone() });
+            tell(Event::Renamed {
+                interface: self.watched.name.clone(),
+                name: interface_state.name.clone(),
+            });
         }
     }
 
     /// Attaches the program again if it was detached or replaced.
     fn keep_program(&mut self, builder: &CaptureBuilder) -> Result<State, Failure> {
-        let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return Ok(State::Well) };
+        let Some(Attachment::Xdp(attachment)) = &mut self.attachment else {
+            return Ok(State::Well);
+        };
         if attachment.is_in_place() {
             return Ok(State::Well);
         }
+
         if !builder.attaches_again {
             self.watched.lose(UnseenReason::Detached, None, &|event| builder.tell(&event));
             return Err(Failure::Detached(self.watched.name.clone()));
         }
+
         Ok(match attachment.attach_again() {
             Ok(()) => {
                 // The period without it is over, and no other event reports it.
@@ -837,11 +930,13 @@ impl Attached {
     ) -> Result<State, Failure> {
         let removed = |obstacle| Ok(State::Unwell(UnseenReason::Removed, obstacle));
         let can_return = self.attachment.as_ref().is_some_and(Attachment::can_move);
+
         // The gap ends now, not when the interface returned: later gaps have another reason.
         self.watched.lose(UnseenReason::Removed, None, tell);
         if !builder.reattach || !can_return {
             return Err(Failure::Gone(self.watched.name.clone()));
         }
+
         let find = || match Device::find(&self.watched.name) {
             Ok(device) => Ok(Some(device).filter(|device| device.up)),
             Err(DeviceError::NoSuchDevice { .. }) => Ok(None),
@@ -852,19 +947,24 @@ impl Attached {
             Ok(None) => return removed(None),
             Err(obstacle) => return removed(Some(obstacle)),
         };
-        // It was created down. Messages about that would look like an interruption after its return; those that were
-        // sent before it is found up a second time are about the gap that ends now.
+
+        // It was created down. Messages about that would look like an interruption after its
+        // return; those that were sent before it is found up a second time are about the gap that
+        // ends now.
         if let Some(events) = shared.events.as_deref() {
             late.add_of_others(events, device.index);
         }
+
         let device = match find() {
             Ok(Some(again)) if again.index == device.index => again,
             _ => return removed(None),
         };
         let Some(attachment) = &mut self.attachment else { return removed(None) };
         shared.forget_rings_of(self.index);
+
         let moved = attachment.move_to(&device);
         shared.watch_rings_of(self.index);
+
         match moved {
             Ok(()) => {
                 self.begin_counting(&device);
@@ -875,13 +975,15 @@ impl Attached {
                 self.target.device = device;
                 self.target.device.rx_queues = rx_queues;
                 self.begin_comparison(shared);
+
                 Ok(State::Well)
             }
             Err(error) => removed(Some(causes(&error))),
         }
     }
 
-    /// Opens rings on added receive queues, if the whole interface is captured; returns whether there were any.
+    /// Opens rings on added receive queues, if the whole interface is captured; returns whether
+    /// there were any.
     fn seat_new_queues(
         &mut self,
         shared: &Shared,
@@ -890,36 +992,47 @@ impl Attached {
         tell: &dyn Fn(Event),
     ) -> State {
         let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return State::Well };
+
         if !self.target.whole {
             // They were not requested, but may now receive flows that arrived on others before.
             let reason = "it is not one of the named queues";
+
             for queue in self.target.device.rx_queues..rx_queues {
-                let (interface, reason) = (self.watched.name.clone(), reason.to_owned());
+                let interface = self.watched.name.clone();
+                let reason = reason.to_owned();
                 tell(Event::QueueMissed { interface, queue, reason });
             }
+
             self.target.device.rx_queues = rx_queues;
             return State::Well;
         }
+
         if rx_queues == self.target.device.rx_queues && self.watched.missed_queue.is_none() {
             return State::Well;
         }
+
         let have_appeared = rx_queues > self.target.device.rx_queues;
         if have_appeared {
             self.watched.lose(UnseenReason::Queues, None, tell);
         }
+
         while let Some(queue) = attachment.next_queue(rx_queues) {
-            let seated = attachment.open_queue(queue, shared.group.rings().len()).and_then(|rings| {
-                let name = rings[0].identity().name.clone();
-                rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
-                Ok(name)
-            });
+            let seated =
+                attachment.open_queue(queue, shared.group.rings().len()).and_then(|rings| {
+                    let name = rings[0].identity().name.clone();
+                    rings
+                        .into_iter()
+                        .try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
+                    Ok(name)
+                });
             match seated {
                 Ok(ring) => {
                     self.watched.missed_queue = None;
                     tell(Event::QueueAppeared { ring });
                 }
                 Err(error) => {
-                    let (interface, reason) = (self.watched.name.clone(), causes(&error));
+                    let interface = self.watched.name.clone();
+                    let reason = causes(&error);
                     let missed = Some((queue, reason.clone()));
                     if self.watched.missed_queue != missed {
                         self.watched.missed_queue = missed;
@@ -929,15 +1042,17 @@ impl Attached {
                 }
             }
         }
+
         if have_appeared && let Err(error) = attachment.run_on_new_queues() {
             return State::Unwell(UnseenReason::Queues, Some(causes(&error)));
         }
+
         self.target.device.rx_queues = rx_queues;
         State::Well
     }
 
-    /// With `auto`: returns the interface to the host, which has begun to use it, and continues with the engine
-    /// `packet`. If that fails, the capture continues as before.
+    /// With `auto`: returns the interface to the host, which has begun to use it, and continues
+    /// with the engine `packet`. If that fails, the capture continues as before.
     fn hand_back(
         &mut self,
         shared: &Shared,
@@ -948,26 +1063,39 @@ impl Attached {
         let Some(Attachment::Xdp(before)) = &mut self.attachment else { return Ok(()) };
         let turn = before.prepare_to_pass()?;
         let filter = self.target.compile_filter()?;
-        let (first, index) = (shared.group.rings().len(), self.index);
-        let way =
-            Way::Packet { spread: Spread::Flows { rings: self.rings_on_return }, direction: Direction::In };
+        let first = shared.group.rings().len();
+        let index = self.index;
+
+        let way = Way::Packet {
+            spread: Spread::Flows { rings: self.rings_on_return },
+            direction: Direction::In,
+        };
         let target = Target { device: device.clone(), way, ..self.target.clone() };
+
         // Before the first packet can arrive that takes so long.
         shared.allow_delay(builder.packet_delay());
         let settings = builder.ring_settings(&target, filter, self.geometry, (index, first));
         let opened = builder.open_packet(&target, settings, &mut self.standby)?;
+
         // Packets that pass wait in the new rings until workers find them.
         before.let_pass(&turn)?;
         if let Some(Attachment::Xdp(before)) = self.attachment.replace(opened.attachment) {
             self.former = Some(before);
         }
+
         self.target.way = target.way;
         self.watched.change_engine();
         self.was_handed_back = true;
         self.comparison.give_up(&self.watched.name, "the engine changed");
-        opened.rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
-        let (interface, reason) = (self.watched.name.clone(), reason.to_string());
+        opened
+            .rings
+            .into_iter()
+            .try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
+
+        let interface = self.watched.name.clone();
+        let reason = reason.to_string();
         builder.tell(&Event::HandedBack { interface, reason });
+
         Ok(())
     }
 }
@@ -1004,16 +1132,35 @@ mod tests {
 
     pub(crate) fn interface_state(carrier: bool, losses: u32) -> InterfaceState {
         let carrier_losses = Some(losses);
-        let (name, attached_xdp) = ("eth7".to_owned(), Vec::new());
-        InterfaceState { name, up: true, carrier, carrier_losses, mtu: 1500, attached_xdp, rx_queues: None }
+        let name = "eth7".to_owned();
+        let attached_xdp = Vec::new();
+        InterfaceState {
+            name,
+            up: true,
+            carrier,
+            carrier_losses,
+            mtu: 1500,
+            attached_xdp,
+            rx_queues: None,
+        }
     }
 
     #[test]
     fn a_carrier_loss_between_two_checks_is_detected() {
         let mut watched = watched(true);
-        let looks =
-            [(true, 4), (true, 4), (true, 5), (true, 5), (false, 6), (false, 6), (true, 6), (true, 6)];
-        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&interface_state(carrier, losses)));
+        let looks = [
+            (true, 4),
+            (true, 4),
+            (true, 5),
+            (true, 5),
+            (false, 6),
+            (false, 6),
+            (true, 6),
+            (true, 6),
+        ];
+        let found = looks
+            .map(|(carrier, losses)| watched.follow_carrier(&interface_state(carrier, losses)));
+
         use Carrier::{Flapped, Gone, Steady};
         assert_eq!(found, [Steady, Steady, Flapped, Steady, Gone, Gone, Flapped, Steady]);
     }
@@ -1034,7 +1181,8 @@ mod tests {
     fn a_device_that_has_had_no_carrier_yet_misses_nothing() {
         let mut watched = watched(true);
         let looks = [(false, 1), (false, 1), (true, 1), (true, 1), (false, 2)];
-        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&interface_state(carrier, losses)));
+        let found = looks
+            .map(|(carrier, losses)| watched.follow_carrier(&interface_state(carrier, losses)));
         use Carrier::{Gone, Steady};
         assert_eq!(found, [Steady, Steady, Steady, Steady, Gone]);
     }
@@ -1043,7 +1191,8 @@ mod tests {
     fn the_carrier_of_a_virtual_interface_is_ignored() {
         let mut watched = watched(false);
         let looks = [(true, 1), (false, 2), (true, 3)];
-        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&interface_state(carrier, losses)));
+        let found = looks
+            .map(|(carrier, losses)| watched.follow_carrier(&interface_state(carrier, losses)));
         assert_eq!(found, [Carrier::Steady; 3]);
     }
 
@@ -1052,9 +1201,13 @@ mod tests {
         let mut watched = watched(true);
         let began = Instant::now();
         let signs = |packets| Signs { packets, interrupts: Some(5), was_reset: false };
+
         // It delivered packets, and was asked when it was idle.
-        [0, 3, 3].into_iter().for_each(|packets| _ = watched.liveness_watch.feel(signs(packets), began));
+        [0, 3, 3]
+            .into_iter()
+            .for_each(|packets| _ = watched.liveness_watch.feel(signs(packets), began));
         watched.liveness_watch.ask(began);
+
         let later = began + Duration::from_secs(9);
         assert!(matches!(watched.liveness_watch.clone().feel(signs(3), later), Life::Silent(..)));
         watched.change_engine();

@@ -22,8 +22,8 @@ use crate::packet::reader::BlockReader;
 use crate::umem::chunk::Chunk;
 use crate::umem::reader::CellReader;
 
-/// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from buddies' rings
-/// above T.
+/// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
+/// buddies' rings above T.
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
@@ -58,8 +58,9 @@ impl Waker {
         Self(Arc::new(Wake { called: AtomicBool::new(false), bell: alarm.bell() }))
     }
 
-    /// Makes [`next_chunk_timeout`](Worker::next_chunk_timeout) return `None`: the current wait, otherwise the next
-    /// one. One atomic store and one write(2), so it may be called from a signal handler.
+    /// Makes [`next_chunk_timeout`](Worker::next_chunk_timeout) return `None`: the current wait,
+    /// otherwise the next one. One atomic store and one write(2), so it may be called from a signal
+    /// handler.
     pub fn wake(&self) {
         self.0.called.store(true, Ordering::SeqCst);
         ring_bell(&self.0.bell);
@@ -72,15 +73,16 @@ impl Waker {
 }
 
 impl AsFd for Waker {
-    /// A descriptor that becomes readable on `wake`, for a caller that waits on something other than the worker. The
-    /// eight bytes read from it have no meaning.
+    /// A descriptor that becomes readable on `wake`, for a caller that waits on something other
+    /// than the worker. The eight bytes read from it have no meaning.
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()
     }
 }
 
-/// What wakes a worker: an epoll instance over its rings' sockets and an eventfd (bell) for other threads.
+/// What wakes a worker: an epoll instance over its rings' sockets and an eventfd (bell) for other
+/// threads.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     epoll: Arc<OwnedFd>,
@@ -111,8 +113,10 @@ impl Alarm {
     /// Waits for at most `longest`; returns what woke it.
     fn wait(&self, longest: Duration) -> Result<Woken, Errno> {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 1];
-        let timeout =
-            Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        let timeout = Timespec {
+            tv_sec: longest.as_secs() as i64,
+            tv_nsec: i64::from(longest.subsec_nanos()),
+        };
         let woken = match epoll::wait(&*self.epoll, &mut events, Some(&timeout)) {
             Ok((ready, _)) => match ready.first().map(|event| event.flags) {
                 None => Woken::Timeout,
@@ -122,11 +126,13 @@ impl Alarm {
             Err(Errno::INTR) => Woken::Packets,
             Err(errno) => return Err(errno),
         };
+
         self.silence();
         Ok(woken)
     }
 
-    /// Resets the bell; a thread that rings it afterwards knows that the worker will look at its rings.
+    /// Resets the bell; a thread that rings it afterwards knows that the worker will look at its
+    /// rings.
     fn silence(&self) {
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
     }
@@ -160,7 +166,12 @@ pub(crate) fn ring_bell(bell: &OwnedFd) {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, index: usize, alarm: Alarm, placement: Placement) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        index: usize,
+        alarm: Alarm,
+        placement: Placement,
+    ) -> Self {
         Self {
             index,
             waiting: Waiting::new(&shared.group, index),
@@ -191,11 +202,13 @@ impl Worker {
         &self.placement
     }
 
-    /// Waits for the next chunk. `None` means that the capture was stopped and all earlier packets were delivered.
+    /// Waits for the next chunk. `None` means that the capture was stopped and all earlier packets
+    /// were delivered.
     ///
     /// # Errors
     ///
-    /// If the interface was removed, or the kernel's side of a ring failed. Earlier packets were delivered first.
+    /// If the interface was removed, or the kernel's side of a ring failed. Earlier packets were
+    /// delivered first.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>, CaptureError> {
         self.begin(Duration::MAX)?;
         loop {
@@ -217,16 +230,19 @@ impl Worker {
         // None if that is beyond the range of the clock.
         let deadline = Instant::now().checked_add(longest);
         self.begin(longest)?;
+
         loop {
             let asked = self.try_next_chunk();
             if !matches!(asked, Ok(None)) {
                 return asked;
             }
-            let left =
-                deadline.map_or(longest, |deadline| deadline.saturating_duration_since(Instant::now()));
+
+            let left = deadline
+                .map_or(longest, |deadline| deadline.saturating_duration_since(Instant::now()));
             if self.finished || left.is_zero() || self.waker.was_called() {
                 return Ok(None);
             }
+
             self.idle(left)?;
         }
     }
@@ -237,15 +253,16 @@ impl Worker {
         self.shared.group.home(self.index).all(|ring| ring.is_empty())
     }
 
-    /// Makes the next wait for a chunk poll at once, without the short sleeps in which packets otherwise accumulate: for
-    /// a caller that has already slept as long as packets may wait, and has found none.
+    /// Makes the next wait for a chunk poll at once, without the short sleeps in which packets
+    /// otherwise accumulate: for a caller that has already slept as long as packets may wait, and
+    /// has found none.
     pub fn skip_sleeps(&mut self) {
         self.waiting.skip_sleeps();
     }
 
-    /// A reader of the blocks of the worker's ring, which gets them before the worker does: for a program that is the
-    /// only reader, on the engine `packet`, and needs no chunks. `None` for other captures: several rings, workers or
-    /// stages, other engines, immediate mode.
+    /// A reader of the blocks of the worker's ring, which gets them before the worker does: for a
+    /// program that is the only reader, on the engine `packet`, and needs no chunks. `None` for
+    /// other captures: several rings, workers or stages, other engines, immediate mode.
     pub fn block_reader(&self) -> Option<BlockReader> {
         match self.only_ring()? {
             ReadableRing::Blocks(ring) => BlockReader::new(ring),
@@ -253,9 +270,9 @@ impl Worker {
         }
     }
 
-    /// A reader of the cells of the worker's ring, which gets them before the worker does: for a program that is the
-    /// only reader, on the engine `xdp`, and needs no chunks. `None` for other captures: several rings, workers or
-    /// stages, an elastic pool or warm cells, other engines.
+    /// A reader of the cells of the worker's ring, which gets them before the worker does: for a
+    /// program that is the only reader, on the engine `xdp`, and needs no chunks. `None` for other
+    /// captures: several rings, workers or stages, an elastic pool or warm cells, other engines.
     pub fn cell_reader(&self) -> Option<CellReader> {
         match self.only_ring()? {
             ReadableRing::Cells(ring) => CellReader::new(ring),
@@ -266,12 +283,13 @@ impl Worker {
     /// The ring, if it is the only one and no other worker takes packets from it.
     fn only_ring(&self) -> Option<ReadableRing> {
         let group = &self.shared.group;
-        let is_alone = group.workers() == 1 && group.rings().len() == 1 && self.shared.exchange().is_none();
+        let is_alone =
+            group.workers() == 1 && group.rings().len() == 1 && self.shared.exchange().is_none();
         is_alone.then(|| self.shared.first_ring()).flatten()
     }
 
-    /// The next chunk, without waiting. `None` means that no packets wait, or that the capture has ended
-    /// ([`is_finished`](Self::is_finished)).
+    /// The next chunk, without waiting. `None` means that no packets wait, or that the capture has
+    /// ended ([`is_finished`](Self::is_finished)).
     ///
     /// # Errors
     ///
@@ -280,20 +298,25 @@ impl Worker {
         if !self.polled_outside.get() {
             return self.ask();
         }
+
         self.shared.group.set_asleep(self.index, false);
         let chunk = self.ask()?;
         if chunk.is_some() || self.finished {
             return Ok(chunk);
         }
-        // The caller will poll now. From here on, a worker that needs help must ring. The second `ask` finds
-        // a worker that needed help before.
+
+        // The caller will poll now. From here on, a worker that needs help must ring. The second
+        // `ask` finds a worker that needed help before.
         self.alarm.silence();
         self.shared.group.set_asleep(self.index, true);
+
         if self.checked.elapsed() >= LOOK_ROUND {
             self.checked = Instant::now();
-            // Only resets errors, which would wake the caller forever. It learns otherwise that an interface is gone.
+            // Only resets errors, which would wake the caller forever. It learns otherwise that an
+            // interface is gone.
             self.shared.group.home(self.index).for_each(|ring| _ = ring.is_gone());
         }
+
         self.ask()
     }
 
@@ -307,11 +330,14 @@ impl Worker {
         if let Some(exchange) = self.shared.exchange() {
             exchange.tend();
         }
+
         let shared = &*self.shared;
         let asked = self.waiting.ask(&shared.group, || shared.now());
+
         if self.waiting.calls() > 0 {
             self.call(self.waiting.calls());
         }
+
         self.finished |= self.waiting.has_ended();
         asked
     }
@@ -324,7 +350,8 @@ impl Worker {
         sleepers.for_each(|buddy| self.shared.wake(buddy));
     }
 
-    /// Reports once that an interface is no longer captured. A worker that never rests would not notice.
+    /// Reports once that an interface is no longer captured. A worker that never rests would not
+    /// notice.
     #[cold]
     fn tell(&mut self) -> Result<(), CaptureError> {
         let failure = self.shared.failure_of(self.index);
@@ -374,8 +401,11 @@ impl Worker {
                     self.checked = Instant::now();
                     self.check_rings()?;
                 }
-                let failed =
-                    |errno: Errno| CaptureError::System { action: "wait for packets", source: errno.into() };
+
+                let failed = |errno: Errno| CaptureError::System {
+                    action: "wait for packets",
+                    source: errno.into(),
+                };
                 match self.alarm.wait(time.min(longest)).map_err(failed)? {
                     // No packets arrived: a short sleep would only be another wake-up.
                     Woken::Timeout => self.waiting.skip_sleeps(),
@@ -387,23 +417,25 @@ impl Worker {
         Ok(())
     }
 
-    /// Looks whether the interfaces of the home rings exist, which also resets the errors of their sockets.
+    /// Looks whether the interfaces of the home rings exist, which also resets the errors of their
+    /// sockets.
     fn check_rings(&self) -> Result<(), CaptureError> {
         // All of them, even if the first one is gone.
         let gone = self.shared.group.home(self.index).filter(|ring| ring.is_gone()).last();
         match gone.filter(|_| !self.shared.waits_for_interfaces) {
-            Some(ring) => {
-                Err(CaptureError::InterfaceGone { interface: ring.identity().name.interface.clone() })
-            }
+            Some(ring) => Err(CaptureError::InterfaceGone {
+                interface: ring.identity().name.interface.clone(),
+            }),
             None => Ok(()),
         }
     }
 }
 
 impl AsFd for Worker {
-    /// A descriptor for poll, select or epoll, readable when [`try_next_chunk`](Self::try_next_chunk) may find packets
-    /// in a home ring, a buddy needs help, or the capture ends. Poll it after `try_next_chunk` returned none. A stuck
-    /// buddy cannot wake this worker, so call `try_next_chunk` at intervals as well.
+    /// A descriptor for poll, select or epoll, readable when
+    /// [`try_next_chunk`](Self::try_next_chunk) may find packets in a home ring, a buddy needs
+    /// help, or the capture ends. Poll it after `try_next_chunk` returned none. A stuck buddy
+    /// cannot wake this worker, so call `try_next_chunk` at intervals as well.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.polled_outside.set(true);
         self.alarm.epoll.as_fd()

@@ -76,8 +76,10 @@ impl Address {
     pub(super) fn parse(payload: &[u8]) -> Option<(u32, Self)> {
         let (header, attributes) = Attributes::after_header::<{ Self::HEADER_BYTES }>(payload)?;
         // On a point-to-point link IFA_ADDRESS is the other end's.
-        let own = attributes.bytes(libc::IFA_LOCAL).or_else(|| attributes.bytes(libc::IFA_ADDRESS))?;
-        let address = Self { ip: ip(header[0], own)?, prefix_len: header[1], scope: Scope::from(header[3]) };
+        let own =
+            attributes.bytes(libc::IFA_LOCAL).or_else(|| attributes.bytes(libc::IFA_ADDRESS))?;
+        let address =
+            Self { ip: ip(header[0], own)?, prefix_len: header[1], scope: Scope::from(header[3]) };
         Some((u32_at(header, 4)?, address))
     }
 
@@ -87,12 +89,13 @@ impl Address {
         self.ip.is_ipv4().then(|| Ipv4Addr::from_bits(u32::MAX.checked_shl(host_bits).unwrap_or(0)))
     }
 
-    /// Whether it is an automatic IPv6 link-local address, which every interface gets when it is up.
+    /// Whether it is an automatic IPv6 link-local address, which every interface gets when it is
+    /// up.
     ///
-    /// The kernel and network managers derive them from the hardware address or a hash. An address with only
-    /// zeros in the first half of the interface identifier, such as `fe80::1`, was configured manually. IPv4
-    /// link-local addresses (169.254.0.0/16) are not automatic in this sense: a program or a user decided that
-    /// the host communicates on this link.
+    /// The kernel and network managers derive them from the hardware address or a hash. An address
+    /// with only zeros in the first half of the interface identifier, such as `fe80::1`, was
+    /// configured manually. IPv4 link-local addresses (169.254.0.0/16) are not automatic in this
+    /// sense: a program or a user decided that the host communicates on this link.
     pub fn is_automatic(&self) -> bool {
         match self.ip {
             IpAddr::V4(_) => false,
@@ -130,15 +133,22 @@ impl Route {
     /// Reads the payload of an `RTM_NEWROUTE`, if it is a route through this interface.
     pub(super) fn parse(payload: &[u8], index: u32) -> Option<Self> {
         let (header, attributes) = Attributes::after_header::<{ Self::HEADER_BYTES }>(payload)?;
-        let (family, prefix_len, kind) = (header[0], header[1], header[7]);
+        let family = header[0];
+        let prefix_len = header[1];
+        let kind = header[7];
+
         let destination = match attributes.bytes(libc::RTA_DST) {
             Some(bytes) => ip(family, bytes)?,
             None => unspecified(family)?,
         };
         let leads_somewhere = matches!(kind, libc::RTN_UNICAST | libc::RTN_LOCAL);
-        if !leads_somewhere || is_link_local_network(destination) || !leads_through(attributes, index) {
+        if !leads_somewhere
+            || is_link_local_network(destination)
+            || !leads_through(attributes, index)
+        {
             return None;
         }
+
         Some(Self { destination, prefix_len, gateway: gateway(family, attributes) })
     }
 
@@ -160,8 +170,8 @@ impl fmt::Display for Route {
     }
 }
 
-/// The host's routes through an interface, except the routes of every interface that is up (link-local and
-/// multicast routes of IPv6) and the routes to the host's own addresses.
+/// The host's routes through an interface, except the routes of every interface that is up
+/// (link-local and multicast routes of IPv6) and the routes to the host's own addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Routes {
@@ -169,7 +179,8 @@ pub struct Routes {
     pub count: usize,
     /// The default ones among them.
     pub default: Vec<Route>,
-    /// The other routes. Only the first few of each family are listed, because there may be a million.
+    /// The other routes. Only the first few of each family are listed, because there may be a
+    /// million.
     pub first: Vec<Route>,
 }
 
@@ -193,7 +204,11 @@ impl Routes {
 }
 
 /// The host's routes through the interface of this index, on which it has these addresses.
-pub(super) fn routes(netlink: &mut Netlink, index: u32, addresses: &[Address]) -> io::Result<Routes> {
+pub(super) fn routes(
+    netlink: &mut Netlink,
+    index: u32,
+    addresses: &[Address],
+) -> io::Result<Routes> {
     let v4 = family_routes(netlink, AF_INET, index, addresses)?;
     match family_routes(netlink, AF_INET6, index, addresses) {
         Ok(v6) => Ok(v4.and(v6)),
@@ -202,14 +217,22 @@ pub(super) fn routes(netlink: &mut Netlink, index: u32, addresses: &[Address]) -
     }
 }
 
-fn family_routes(netlink: &mut Netlink, family: u8, index: u32, addresses: &[Address]) -> io::Result<Routes> {
+fn family_routes(
+    netlink: &mut Netlink,
+    family: u8,
+    index: u32,
+    addresses: &[Address],
+) -> io::Result<Routes> {
     let mut header = [0; Route::HEADER_BYTES];
     header[0] = family;
+
     let request = Payload::new(&header).with_u32(libc::RTA_OIF, index);
     netlink.dump(libc::RTM_GETROUTE, &request, |routes: &mut Routes, payload| {
         // A kernel without this family answers with the routes of all other families.
         let route = Route::parse(payload, index).filter(|_| payload[0] == family);
-        if let Some(route) = route.filter(|route| !addresses.iter().any(|own| route.follows_from(own))) {
+        if let Some(route) =
+            route.filter(|route| !addresses.iter().any(|own| route.follows_from(own)))
+        {
             routes.add(route);
         }
     })
@@ -219,8 +242,8 @@ fn is_unknown_family(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP))
 }
 
-/// Whether the route's next hop, or one of them, is on the interface of this index. Only kernels that filter by
-/// interface return routes whose next hops are given by number.
+/// Whether the route's next hop, or one of them, is on the interface of this index. Only kernels
+/// that filter by interface return routes whose next hops are given by number.
 fn leads_through(attributes: Attributes<'_>, index: u32) -> bool {
     match (attributes.u32(libc::RTA_OIF), attributes.bytes(libc::RTA_MULTIPATH)) {
         (Some(oif), _) => oif == index,
@@ -229,7 +252,8 @@ fn leads_through(attributes: Attributes<'_>, index: u32) -> bool {
     }
 }
 
-/// The interfaces of a multipath route's next hops (`struct rtnexthop`: length, flags, weight, index).
+/// The interfaces of a multipath route's next hops (`struct rtnexthop`: length, flags, weight,
+/// index).
 fn hop_indices(mut hops: &[u8]) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let index = u32_at(hops, 4)?;
@@ -285,7 +309,9 @@ mod tests {
         for automatic in ["fe80::fc:ff:fe00:1", "fe80::1234:5678:9abc:def0"] {
             assert!(address(automatic).is_automatic(), "{automatic}");
         }
-        for chosen in ["fe80::1", "fe80::53:1", "2001:db8::1234:5678:9abc:def0", "169.254.1.1", "10.0.0.1"] {
+        for chosen in
+            ["fe80::1", "fe80::53:1", "2001:db8::1234:5678:9abc:def0", "169.254.1.1", "10.0.0.1"]
+        {
             assert!(!address(chosen).is_automatic(), "{chosen}");
         }
     }
@@ -294,7 +320,11 @@ mod tests {
     fn a_million_routes_are_counted_and_few_are_kept() {
         let mut routes = Routes::default();
         for _ in 0..1_000_000 {
-            routes.add(Route { destination: Ipv4Addr::LOCALHOST.into(), prefix_len: 24, gateway: None });
+            routes.add(Route {
+                destination: Ipv4Addr::LOCALHOST.into(),
+                prefix_len: 24,
+                gateway: None,
+            });
         }
         assert_eq!((routes.count, routes.first.len()), (1_000_000, Routes::FIRST_MAX));
     }

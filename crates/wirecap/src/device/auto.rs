@@ -1,7 +1,8 @@
 //! The selection of `--engine auto` for an interface.
 //!
-//! The engine `xdp` takes frames from the host, and no list of a host's uses is complete. So it is selected only on an
-//! interface that the operator has dedicated to capturing, and only if nothing visible contradicts that.
+//! The engine `xdp` takes frames from the host, and no list of a host's uses is complete. So it is
+//! selected only on an interface that the operator has dedicated to capturing, and only if nothing
+//! visible contradicts that.
 //!
 //! The kernel shows tcx programs and netfilter hooks only to a process with CAP_NET_ADMIN; the
 //! reason lists those that could not be queried. Kernels without `CONFIG_NETFILTER_NETLINK_HOOK`
@@ -24,8 +25,8 @@ pub enum Reason {
     Route(Route),
     /// This interface is fed by it.
     Upper(Upper),
-    /// It also receives frames for this hardware address: it is used by an interface that is not visible here, such as
-    /// a container's macvlan in another network namespace.
+    /// It also receives frames for this hardware address: it is used by an interface that is not
+    /// visible here, such as a container's macvlan in another network namespace.
     OtherMac(Mac),
     /// A tc filter handles its frames (qdisc `clsact` or `ingress`).
     TcFilter,
@@ -64,11 +65,14 @@ impl fmt::Display for Reason {
             Self::Tcx => f.write_str("a tcx program handles its frames"),
             Self::Netfilter => f.write_str("a netfilter hook handles its frames"),
             Self::ForeignXdp => f.write_str("an XDP program of another program handles its frames"),
-            Self::PacketSockets(1) => {
-                f.write_str("a packet socket of another process receives on it, as a DHCP client's does")
-            }
+            Self::PacketSockets(1) => f.write_str(
+                "a packet socket of another process receives on it, as a DHCP client's does",
+            ),
             Self::PacketSockets(count) => {
-                write!(f, "{count} packet sockets of other processes receive on it, as a DHCP client's does")
+                write!(
+                    f,
+                    "{count} packet sockets of other processes receive on it, as a DHCP client's does"
+                )
             }
             Self::Controller(kind) => write!(f, "it is a {kind}, whose ports receive its frames"),
             Self::NotEthernet(link_type) => {
@@ -87,8 +91,8 @@ pub enum ReceiveMode {
     ZeroCopy,
     /// The program runs in the driver; the kernel copies packets into the cells.
     NativeCopy,
-    /// The program runs in the network stack, on any driver; the kernel copies packets into the cells,
-    /// after it has allocated a socket buffer.
+    /// The program runs in the network stack, on any driver; the kernel copies packets into the
+    /// cells, after it has allocated a socket buffer.
     Generic,
 }
 
@@ -105,8 +109,8 @@ impl fmt::Display for ReceiveMode {
 /// An engine that captures from interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChosenEngine {
-    /// AF_XDP, with the expected receive mode; `None` if the kernel (before 6.3) does not report the driver's features, so only
-    /// an attempt shows the receive mode.
+    /// AF_XDP, with the expected receive mode; `None` if the kernel (before 6.3) does not report
+    /// the driver's features, so only an attempt shows the receive mode.
     Xdp(Option<ReceiveMode>),
     /// AF_PACKET.
     Packet,
@@ -132,7 +136,8 @@ pub struct Choice {
     pub why: String,
 }
 
-/// The kinds of interfaces whose frames the kernel receives on their ports: an AF_XDP socket on such an interface gets none.
+/// The kinds of interfaces whose frames the kernel receives on their ports: an AF_XDP socket on
+/// such an interface gets none.
 const CONTROLLERS: [&str; 2] = ["bond", "team"];
 
 #[cfg(sabotage)]
@@ -155,14 +160,16 @@ fn is_ignored(reason: &Reason) -> bool {
 }
 
 impl Device {
-    /// Whether the host visibly uses this interface: it has an address that is not automatic, a route or an upper device, or is
-    /// down, so that its use is unknown. `None` is no proof that the host does not use it.
+    /// Whether the host visibly uses this interface: it has an address that is not automatic, a
+    /// route or an upper device, or is down, so that its use is unknown. `None` is no proof that
+    /// the host does not use it.
     pub fn carries_host_traffic(&self) -> Option<Reason> {
         self.uses().next().or_else(|| (!self.up).then_some(Reason::Down))
     }
 
-    /// Everything visible that contradicts a [mark](Self::mark), in the order of importance. Hooks are looked for on
-    /// dedicated interfaces only, unless [`look_for_hooks`](Self::look_for_hooks) was called.
+    /// Everything visible that contradicts a [mark](Self::mark), in the order of importance. Hooks
+    /// are looked for on dedicated interfaces only, unless [`look_for_hooks`](Self::look_for_hooks)
+    /// was called.
     pub fn contradictions(&self) -> Vec<Reason> {
         let controller = self.is_controller().map(Reason::Controller);
         let link_layer = !self.is_ethernet() && !self.is_loopback();
@@ -180,6 +187,7 @@ impl Device {
         let found = self.uses().chain(others.into_iter().flatten());
         #[cfg(sabotage)]
         let found = found.filter(|reason| !is_ignored(reason));
+
         found.collect()
     }
 
@@ -203,24 +211,29 @@ impl Device {
         CONTROLLERS.into_iter().find(|kind| self.kind.as_deref() == Some(kind))
     }
 
-    /// The engine that `--engine auto` selects for this interface: `xdp` if the operator has dedicated it to capturing and
-    /// nothing visible contradicts that, otherwise `packet`.
+    /// The engine that `--engine auto` selects for this interface: `xdp` if the operator has
+    /// dedicated it to capturing and nothing visible contradicts that, otherwise `packet`.
     pub fn choose_engine(&self) -> Choice {
         #[cfg(sabotage)]
         if crate::sabotage::is("auto-ignores-the-mark") && self.mark != Mark::Dedicated {
             let why = String::new();
             return Choice { engine: ChosenEngine::Xdp(None), why };
         }
+
         let packet = |why| Choice { engine: ChosenEngine::Packet, why };
         let contradiction = self.contradictions().into_iter().next();
         match (&self.mark, contradiction) {
             (Mark::Dedicated, None) => {}
-            (Mark::Dedicated, Some(reason)) => return packet(format!("it is dedicated, but {reason}")),
+            (Mark::Dedicated, Some(reason)) => {
+                return packet(format!("it is dedicated, but {reason}"));
+            }
             (_, Some(reason)) => return packet(reason.to_string()),
             (mark, None) => return packet(self.why_not_dedicated(mark)),
         }
+
         let receive_mode = self.xdp.map(|support| support.expected_rung());
         let driver = self.driver.as_deref().unwrap_or("its driver");
+
         let ability = match receive_mode {
             Some(ReceiveMode::ZeroCopy) => format!("{driver} has zero-copy AF_XDP"),
             Some(ReceiveMode::NativeCopy) => format!("{driver} has native XDP without zero-copy"),
@@ -232,7 +245,11 @@ impl Device {
             [] => String::new(),
             unknown => format!("; not known: {}", unknown.join(", ")),
         };
-        Choice { engine: ChosenEngine::Xdp(receive_mode), why: format!("dedicated; {ability}{unknown}") }
+
+        Choice {
+            engine: ChosenEngine::Xdp(receive_mode),
+            why: format!("dedicated; {ability}{unknown}"),
+        }
     }
 
     /// The mark's fault, and the command that dedicates the interface.
@@ -240,7 +257,9 @@ impl Device {
         let name = &self.name;
         match mark {
             Mark::OtherAddress(address) => {
-                format!("not dedicated: its mark is of another device ({address}); wirecap dedicate {name}")
+                format!(
+                    "not dedicated: its mark is of another device ({address}); wirecap dedicate {name}"
+                )
             }
             Mark::Ignored(why) => format!("not dedicated: {why}"),
             Mark::Missing | Mark::Dedicated => format!("not dedicated: wirecap dedicate {name}"),

@@ -1,9 +1,10 @@
 //! Where drivers count the frames that their devices lost for lack of a descriptor or of room.
 //!
-//! The kernel has no rule that drivers follow: `rx_missed_errors`, `rx_fifo_errors` and `rx_dropped` mean something
-//! else in each, and some count only in their own statistics (`ethtool -S`). So there is a row for each driver whose
-//! source was read, and the losses of all others are not reported. Sources are those of Linux 6.12 (Debian's 6.12.117),
-//! below `drivers/net`.
+//! The kernel has no rule that drivers follow: `rx_missed_errors`, `rx_fifo_errors` and
+//! `rx_dropped` mean something else in each, and some count only in their own statistics
+//! (`ethtool -S`). So there is a row for each driver whose source was read, and the losses of all
+//! others are not reported. Sources are those of Linux 6.12 (Debian's 6.12.117), below
+//! `drivers/net`.
 
 use super::link::LinkStatistics;
 
@@ -14,11 +15,13 @@ enum Counter {
     Missed,
     /// The link's `rx_fifo_errors`.
     Fifo,
-    /// The driver's own `rx_long_length_errors` (the register ROC): frames longer than the MTU permits, which the device
-    /// discards before it counts them as received. The link's `rx_length_errors` has the runts (RUC) as well, of which QEMU's
-    /// devices count those that they fill up and deliver: every ARP request, for instance.
+    /// The driver's own `rx_long_length_errors` (the register ROC): frames longer than the MTU
+    /// permits, which the device discards before it counts them as received. The link's
+    /// `rx_length_errors` has the runts (RUC) as well, of which QEMU's devices count those that
+    /// they fill up and deliver: every ARP request, for instance.
     OverLong,
-    /// The driver's own statistic of this name, blanks around it aside; the sum of all of this name.
+    /// The driver's own statistic of this name, blanks around it aside; the sum of all of this
+    /// name.
     Own(&'static str),
     /// The same, if the driver has it: it was added later, or only some devices have it.
     OwnIfAny(&'static str),
@@ -36,8 +39,8 @@ pub(super) struct Row {
 
 /// The drivers whose source was read, each with the file and the function that fill the counters.
 const ROWS: &[Row] = &[
-    // MPC: no room in the packet buffer; QPRDC: no descriptor (82599 and later). `rx_no_dma_resources` is in no link
-    // statistic.
+    // MPC: no room in the packet buffer; QPRDC: no descriptor (82599 and later).
+    // `rx_no_dma_resources` is in no link statistic.
     // ethernet/intel/ixgbe/ixgbe_main.c ixgbe_update_stats
     Row { driver: "ixgbe", counters: &[Missed, OwnIfAny("rx_no_dma_resources")] },
     // `rx_fifo_errors` is RQDPC (no descriptor) and MPC together, `rx_missed_errors` MPC once more.
@@ -49,28 +52,31 @@ const ROWS: &[Row] = &[
     Row { driver: "e1000e", counters: &[Missed, OverLong] },
     // ethernet/intel/e1000/e1000_main.c e1000_update_stats, e1000_ethtool.c
     Row { driver: "e1000", counters: &[Missed, OverLong] },
-    // RDPC moved from `rx_dropped` to `rx_missed_errors` when other discards got the former name. The link's `rx_dropped` has
-    // the host's own drops as well, the driver's statistic has not.
+    // RDPC moved from `rx_dropped` to `rx_missed_errors` when other discards got the former name.
+    // The link's `rx_dropped` has the host's own drops as well, the driver's statistic has not.
     // ethernet/intel/i40e/i40e_main.c i40e_update_vsi_stats, i40e_ethtool.c
     Row { driver: "i40e", counters: &[Own("rx_dropped"), OwnIfAny("rx_missed_errors")] },
-    // GLV_RDPC: no descriptor; PRTRPB_RDPC: no room in the port's buffer. The link has the first only, as `rx_dropped`.
-    // ethernet/intel/ice/ice_main.c ice_update_vsi_stats, ice_update_pf_stats, ice_ethtool.c
+    // GLV_RDPC: no descriptor; PRTRPB_RDPC: no room in the port's buffer. The link has the first
+    // only, as `rx_dropped`. ethernet/intel/ice/ice_main.c ice_update_vsi_stats,
+    // ice_update_pf_stats, ice_ethtool.c
     Row { driver: "ice", counters: &[Own("rx_dropped"), Own("rx_dropped.nic")] },
     // ethernet/intel/iavf/iavf_ethtool.c iavf_gstrings_stats
     Row { driver: "iavf", counters: &[Own("rx_discards")] },
-    // No receive work request, and no room in the port's buffer; the link's `rx_missed_errors` is the first.
-    // ethernet/mellanox/mlx5/core/en_stats.c qcnt, pport_2863
+    // No receive work request, and no room in the port's buffer; the link's `rx_missed_errors` is
+    // the first. ethernet/mellanox/mlx5/core/en_stats.c qcnt, pport_2863
     Row { driver: "mlx5_core", counters: &[Own("rx_out_of_buffer"), OwnIfAny("rx_discards_phy")] },
     // ethernet/broadcom/bnxt/bnxt.c bnxt_get_ring_stats (rx_discard_pkts)
     Row { driver: "bnxt_en", counters: &[Missed] },
     // ethernet/broadcom/tg3.c tg3_get_nstats (rx_discards)
     Row { driver: "tg3", counters: &[Missed] },
-    // No receive buffer; and no room in the port's packet buffer (BRB), which only a physical function reports.
-    // ethernet/qlogic/qede/qede_main.c qede_get_stats64 (no_buff_discards), qede_ethtool.c qede_stats_arr
+    // No receive buffer; and no room in the port's packet buffer (BRB), which only a physical
+    // function reports. ethernet/qlogic/qede/qede_main.c qede_get_stats64 (no_buff_discards),
+    // qede_ethtool.c qede_stats_arr
     Row { driver: "qede", counters: &[Fifo, OwnIfAny("brb_discards"), OwnIfAny("brb_truncates")] },
-    // One for each receive queue, all of one name: what found no buffer, and what the driver dropped because the device
-    // had marked it as erroneous or there was no memory.
-    // vmxnet3/vmxnet3_ethtool.c vmxnet3_rq_dev_stats (pktsRxOutOfBuf), vmxnet3_rq_driver_stats (drop_total)
+    // One for each receive queue, all of one name: what found no buffer, and what the driver
+    // dropped because the device had marked it as erroneous or there was no memory.
+    // vmxnet3/vmxnet3_ethtool.c vmxnet3_rq_dev_stats (pktsRxOutOfBuf), vmxnet3_rq_driver_stats
+    // (drop_total)
     Row { driver: "vmxnet3", counters: &[Own("pkts rx OOB"), OwnIfAny("drv dropped rx total")] },
 ];
 
@@ -85,7 +91,8 @@ impl Row {
         self.counters.iter().any(|counter| matches!(counter, OverLong | Own(_) | OwnIfAny(_)))
     }
 
-    /// The device's losses; `None` if the driver does not have the statistics of the row, because it is another version.
+    /// The device's losses; `None` if the driver does not have the statistics of the row, because
+    /// it is another version.
     pub(super) fn dropped(&self, link: &LinkStatistics, own: &[(String, u64)]) -> Option<u64> {
         Self::sum(self.counters.iter(), link, own)
     }
@@ -132,8 +139,8 @@ mod tests {
         output.lines().filter_map(statistic).collect()
     }
 
-    /// The losses of `driver` according to the record, and to `link`. Records have the names that the driver prints, in
-    /// its order, cut short; ixgbe's counts are those of a public report.
+    /// The losses of `driver` according to the record, and to `link`. Records have the names that
+    /// the driver prints, in its order, cut short; ixgbe's counts are those of a public report.
     fn lost(driver: &str, record: &str, link: LinkStatistics) -> Option<u64> {
         Row::of(driver).expect("there is a row").dropped(&link, &parse(record))
     }
@@ -189,7 +196,9 @@ mod tests {
 
     #[test]
     fn a_driver_that_was_not_read_has_no_row() {
-        for driver in ["virtio_net", "ena", "gve", "hv_netvsc", "r8169", "mlx4_en", "bonding", "tun", ""] {
+        for driver in
+            ["virtio_net", "ena", "gve", "hv_netvsc", "r8169", "mlx4_en", "bonding", "tun", ""]
+        {
             assert!(Row::of(driver).is_none(), "{driver}");
         }
     }

@@ -1,4 +1,5 @@
-//! The kernel's notifications about interfaces, addresses, routes, and the sizes of a device's rings.
+//! The kernel's notifications about interfaces, addresses, routes, and the sizes of a device's
+//! rings.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -30,12 +31,13 @@ const NEWS_BYTES: usize = 1 << 16;
 /// Something that changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum News {
-    /// The interface of this index, or information about it, changed; `up` is its state at that moment.
+    /// The interface of this index, or information about it, changed; `up` is its state at that
+    /// moment.
     Link { index: u32, up: bool },
     /// The interface of this index was removed.
     Removed { index: u32 },
-    /// The rings of the interface of this index have another size. A driver may drop the packets in the former ones, and count
-    /// them nowhere: virtio_net does.
+    /// The rings of the interface of this index have another size. A driver may drop the packets in
+    /// the former ones, and count them nowhere: virtio_net does.
     Resized { index: u32 },
     /// Some address, route or tc filter.
     Host,
@@ -47,7 +49,8 @@ pub(crate) enum News {
 #[derive(Debug)]
 pub(crate) struct Events {
     links: Netlink,
-    /// On a separate socket, because a routing daemon may change more at once than the kernel can queue.
+    /// On a separate socket, because a routing daemon may change more at once than the kernel can
+    /// queue.
     host: Netlink,
     /// Settings; none from a kernel before Linux 5.6.
     settings: Option<Netlink>,
@@ -67,6 +70,7 @@ impl Events {
     /// Passes the received messages to `tell`, in order.
     pub(crate) fn take(&self, mut tell: impl FnMut(News)) {
         let mut buffer = Vec::with_capacity(NEWS_BYTES);
+
         loop {
             buffer.clear();
             match recv(self.links.socket(), spare_capacity(&mut buffer), RecvFlags::DONTWAIT) {
@@ -76,7 +80,9 @@ impl Events {
                 Err(_) => break,
             }
         }
+
         let mut changed = false;
+
         loop {
             buffer.clear();
             match recv(self.host.socket(), spare_capacity(&mut buffer), RecvFlags::DONTWAIT) {
@@ -85,9 +91,11 @@ impl Events {
                 Err(_) => break,
             }
         }
+
         if changed {
             tell(News::Host);
         }
+
         while let Some(settings) = &self.settings {
             buffer.clear();
             match recv(settings.socket(), spare_capacity(&mut buffer), RecvFlags::DONTWAIT) {
@@ -110,7 +118,8 @@ fn settings() -> io::Result<Netlink> {
 
 fn settings_news(datagram: &[u8]) -> impl Iterator<Item = News> {
     Messages(datagram).filter_map(|message| {
-        let (head, attributes) = Attributes::after_header::<GENERIC_HEADER_BYTES>(message.payload())?;
+        let (head, attributes) =
+            Attributes::after_header::<GENERIC_HEADER_BYTES>(message.payload())?;
         let device = attributes.nested(ETHTOOL_A_RINGS_HEADER)?;
         let index = device.u32(ETHTOOL_A_HEADER_DEV_INDEX)?;
         (head[0] == ETHTOOL_MSG_RINGS_NTF).then_some(News::Resized { index })
@@ -121,7 +130,9 @@ fn link_news(datagram: &[u8]) -> impl Iterator<Item = News> {
     Messages(datagram).filter_map(|message| {
         let link = Link::parse_news(message.payload())?;
         match message.message_type() {
-            libc::RTM_NEWLINK => Some(News::Link { index: link.index, up: link.has_flag(libc::IFF_UP) }),
+            libc::RTM_NEWLINK => {
+                Some(News::Link { index: link.index, up: link.has_flag(libc::IFF_UP) })
+            }
             libc::RTM_DELLINK => Some(News::Removed { index: link.index }),
             _ => None,
         }

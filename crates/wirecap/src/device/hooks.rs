@@ -1,7 +1,7 @@
 //! The host's hooks on the path of an interface's frames: tc filters, tcx programs, netfilter.
 //!
-//! Each may redirect or drop a frame before the stack sees it, so an interface with one is in use even if it has no address. A
-//! frame that the engine `xdp` takes reaches none of them.
+//! Each may redirect or drop a frame before the stack sees it, so an interface with one is in use
+//! even if it has no address. A frame that the engine `xdp` takes reaches none of them.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use super::netlink::{Attributes, Netlink, Payload};
 use crate::bpf;
 use crate::sys::opener::{GuardedHooks, opener};
 
-/// The two places of an interface at which the filters of `clsact` run (`TC_H_CLSACT`); those of the qdisc `ingress` are at
-/// the first one.
+/// The two places of an interface at which the filters of `clsact` run (`TC_H_CLSACT`); those of
+/// the qdisc `ingress` are at the first one.
 const TC_PARENTS: [u32; 2] = [0xffff_fff2, 0xffff_fff3];
 /// Bytes of `struct tcmsg`.
 const TC_HEADER_BYTES: usize = 20;
@@ -55,7 +55,8 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    /// The hooks of the interface of this index and name, in the network namespace of `netlink` and of the calling thread.
+    /// The hooks of the interface of this index and name, in the network namespace of `netlink` and
+    /// of the calling thread.
     pub(super) fn of(netlink: &mut Netlink, index: u32, name: &str) -> Self {
         let mut hooks = Self::default();
         match has_tc_filter(netlink, index) {
@@ -79,7 +80,8 @@ impl Hooks {
     }
 }
 
-/// The hooks that only a privileged process can see; asks the process that has kept the privileges, if there is one.
+/// The hooks that only a privileged process can see; asks the process that has kept the privileges,
+/// if there is one.
 pub(super) fn guarded(index: u32, name: &str) -> GuardedHooks {
     let Some(opener) = opener() else { return guarded_hooks(index, name) };
     opener.guarded_hooks(index).unwrap_or_else(|error| {
@@ -88,8 +90,8 @@ pub(super) fn guarded(index: u32, name: &str) -> GuardedHooks {
     })
 }
 
-/// The hooks of the interface of this index and name that only a process with CAP_NET_ADMIN can see, in the network namespace of the
-/// calling thread.
+/// The hooks of the interface of this index and name that only a process with CAP_NET_ADMIN can
+/// see, in the network namespace of the calling thread.
 pub fn guarded_hooks(index: u32, name: &str) -> GuardedHooks {
     let why = |error: io::Error| match error.raw_os_error() {
         Some(libc::EPERM) => "requires CAP_NET_ADMIN".to_owned(),
@@ -127,9 +129,11 @@ fn has_netfilter_hook(name: &str) -> io::Result<bool> {
             known => return known,
         }
     }
+
     if WITHOUT_TABLES.load(Ordering::Relaxed) {
         return Ok(false);
     }
+
     match has_table_hook(name) {
         Err(error) if is_missing(&error) => {
             WITHOUT_TABLES.store(true, Ordering::Relaxed);
@@ -147,6 +151,7 @@ fn is_missing(error: &io::Error) -> bool {
 /// By the list of an interface's hooks (since Linux 5.14).
 fn has_listed_hook(name: &str) -> io::Result<bool> {
     let mut netlink = Netlink::netfilter()?;
+
     for (number, is_first) in HOOK_NUMBERS.into_iter().zip([true, false]) {
         let request = netfilter_request(NFPROTO_NETDEV)
             .with(NFNLA_HOOK_HOOKNUM, &number.to_be_bytes())
@@ -185,6 +190,7 @@ fn is_on(payload: &[u8], hook: u16, devices: u16, name: &str) -> bool {
         .and_then(|(_, attributes)| attributes.nested(hook));
     let Some(hook) = hook else { return false };
     let is_only = devices == NFTA_HOOK_DEVS && hook.text(NFTA_HOOK_DEV).as_deref() == Some(name);
+
     let is_listed = |list: Attributes<'_>| {
         list.iter().any(|(kind, value)| {
             let value = value.strip_suffix(b"\0").unwrap_or(value);
@@ -213,9 +219,13 @@ mod tests {
     #[test]
     fn a_chain_belongs_to_its_devices_only() {
         let one = chain(Payload::new(&[]).with_text(NFTA_HOOK_DEV, "eth1"));
-        assert!(is_chain_on(&one, "eth1") && !is_chain_on(&one, "eth10") && !is_chain_on(&one, "eth"));
+        assert!(
+            is_chain_on(&one, "eth1") && !is_chain_on(&one, "eth10") && !is_chain_on(&one, "eth")
+        );
 
-        let names = Payload::new(&[]).with_text(NFTA_DEVICE_NAME, "eth1").with_text(NFTA_DEVICE_NAME, "eth2");
+        let names = Payload::new(&[])
+            .with_text(NFTA_DEVICE_NAME, "eth1")
+            .with_text(NFTA_DEVICE_NAME, "eth2");
         let several = chain(Payload::new(&[]).with(NFTA_HOOK_DEVS, names.bytes()));
         assert!(is_chain_on(&several, "eth2") && !is_chain_on(&several, "eth3"));
 

@@ -22,8 +22,8 @@ pub(crate) struct InterfaceState {
     pub(crate) rx_queues: Option<u32>,
 }
 
-/// A connection to the kernel in the network namespace of one device, and the kernel's last answer; none
-/// before the first look.
+/// A connection to the kernel in the network namespace of one device, and the kernel's last answer;
+/// none before the first look.
 #[derive(Debug, Default)]
 pub(crate) struct Connection(Option<(Netlink, Last)>);
 
@@ -54,8 +54,9 @@ impl Device {
         self.look_over(&mut self.reconnect()?)
     }
 
-    /// As [`look`](Self::look), over a connection that is kept between looks, unless an error occurred. Opening one takes a
-    /// third of the time of a look. The first look queries everything.
+    /// As [`look`](Self::look), over a connection that is kept between looks, unless an error
+    /// occurred. Opening one takes a third of the time of a look. The first look queries
+    /// everything.
     pub(crate) fn look_again(
         &self,
         kept: &mut Connection,
@@ -71,12 +72,17 @@ impl Device {
             }
             return Ok(Some(interface_state.clone()));
         }
+
         let mut netlink = match kept.0.take() {
             Some((netlink, _)) => netlink,
             None => self.reconnect()?,
         };
         let interface_state = self.look_over(&mut netlink)?;
-        kept.0 = Some((netlink, Last { whole: Instant::now(), interface_state: interface_state.clone() }));
+        kept.0 = Some((
+            netlink,
+            Last { whole: Instant::now(), interface_state: interface_state.clone() },
+        ));
+
         Ok(interface_state)
     }
 
@@ -96,7 +102,8 @@ impl Device {
     }
 }
 
-/// The receive queues in use of the interface called `name`; `None` if its driver does not report them.
+/// The receive queues in use of the interface called `name`; `None` if its driver does not report
+/// them.
 fn rx_queues(netlink: &Netlink, name: &str) -> Option<u32> {
     let channels = Ethtool::new(netlink.socket(), name).and_then(|ethtool| ethtool.channels());
     channels.ok().map(|channels| channels.rx.max(1))

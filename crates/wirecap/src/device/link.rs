@@ -39,6 +39,7 @@ impl Link {
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let (header, attributes) = Attributes::after_header::<HEADER_BYTES>(payload)?;
         let elsewhere = attributes.bytes(libc::IFLA_LINK_NETNSID).is_some();
+
         Some(Self {
             index: u32_at(header, 4)?,
             name: attributes.text(libc::IFLA_IFNAME)?,
@@ -50,15 +51,17 @@ impl Link {
             operational_state: attributes.u8(libc::IFLA_OPERSTATE).unwrap_or(0),
             carrier: attributes.u8(libc::IFLA_CARRIER) == Some(1),
             carrier_losses: attributes.u32(libc::IFLA_CARRIER_DOWN_COUNT),
-            kind: attributes.nested(libc::IFLA_LINKINFO).and_then(|info| info.text(libc::IFLA_INFO_KIND)),
+            kind: attributes
+                .nested(libc::IFLA_LINKINFO)
+                .and_then(|info| info.text(libc::IFLA_INFO_KIND)),
             lower: attributes.u32(libc::IFLA_LINK).filter(|&index| index != 0 && !elsewhere),
             controller: attributes.u32(libc::IFLA_MASTER),
             attached_xdp: attributes.nested(libc::IFLA_XDP).map(xdp::attached).unwrap_or_default(),
         })
     }
 
-    /// Reads the payload of a notification. `None` for those of a bridge, which reports its ports with the same messages:
-    /// a port that leaves the bridge still exists.
+    /// Reads the payload of a notification. `None` for those of a bridge, which reports its ports
+    /// with the same messages: a port that leaves the bridge still exists.
     pub(super) fn parse_news(payload: &[u8]) -> Option<Self> {
         let is_of_link = payload.first() == Some(&(libc::AF_UNSPEC as u8));
         #[cfg(sabotage)]
@@ -70,14 +73,16 @@ impl Link {
         self.flags & flag as u32 != 0
     }
 
-    /// Whether the other interface is an upper device of this one: a VLAN or a macvlan, but not a veth's peer.
+    /// Whether the other interface is an upper device of this one: a VLAN or a macvlan, but not a
+    /// veth's peer.
     pub(super) fn carries(&self, other: &Link) -> bool {
         let is_pair = matches!(other.kind.as_deref(), Some("veth" | "vxcan" | "netkit"));
         other.lower == Some(self.index) && other.index != self.index && !is_pair
     }
 }
 
-/// Counters of an interface, most of them for frames lost on reception (`struct rtnl_link_stats64`).
+/// Counters of an interface, most of them for frames lost on reception
+/// (`struct rtnl_link_stats64`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinkStatistics {
     pub(super) rx_packets: u64,
@@ -98,6 +103,7 @@ impl LinkStatistics {
         let (_, attributes) = Attributes::after_header::<HEADER_BYTES>(payload)?;
         let counters = attributes.bytes(libc::IFLA_STATS64)?;
         let counter = |index: usize| u64_at(counters, 8 * index);
+
         Some(Self {
             rx_packets: counter(0)?,
             rx_dropped: counter(6)?,
@@ -133,7 +139,8 @@ pub(super) fn link_by_name(netlink: &mut Netlink, name: &str) -> io::Result<Opti
     let request = Payload::new(&[0; HEADER_BYTES])
         .with_text(libc::IFLA_IFNAME, name)
         .with_u32(libc::IFLA_EXT_MASK, SKIP_STATISTICS);
-    found(netlink.get(libc::RTM_GETLINK, &request)).map(|payload| payload.as_deref().and_then(Link::parse))
+    found(netlink.get(libc::RTM_GETLINK, &request))
+        .map(|payload| payload.as_deref().and_then(Link::parse))
 }
 
 /// The payload of the `RTM_NEWLINK` of the interface of this index, with or without its statistics.
@@ -158,16 +165,19 @@ pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The further hardware addresses for which an Ethernet interface receives, in addition to its own and
-/// multicast.
+/// The further hardware addresses for which an Ethernet interface receives, in addition to its own
+/// and multicast.
 pub(super) fn other_macs(netlink: &mut Netlink, link: &Link) -> io::Result<Vec<Mac>> {
     const NEIGHBOUR_HEADER_BYTES: usize = 12;
     const NTF_SELF: u8 = 2;
+
     if link.link_type != libc::ARPHRD_ETHER {
         return Ok(Vec::new());
     }
+
     let mut header = [0; NEIGHBOUR_HEADER_BYTES];
     header[0] = libc::AF_BRIDGE as u8;
+
     let request = Payload::new(&header).with_u32(libc::NDA_IFINDEX, link.index);
     let other_mac = |payload: &[u8]| {
         let (header, attributes) = Attributes::after_header::<NEIGHBOUR_HEADER_BYTES>(payload)?;
@@ -207,7 +217,8 @@ mod tests {
     #[test]
     fn the_ends_of_a_pair_are_not_upper_devices_of_each_other() {
         for kind in ["veth", "netkit", "vxcan"] {
-            let (a, b) = (link(2, "a", kind, on(3)), link(3, "b", kind, on(2)));
+            let a = link(2, "a", kind, on(3));
+            let b = link(3, "b", kind, on(2));
             assert!(!a.carries(&b) && !b.carries(&a), "{kind}");
         }
     }
@@ -229,6 +240,7 @@ mod tests {
         let counters: Vec<u8> = (0..25_u64).flat_map(u64::to_ne_bytes).collect();
         let payload = Payload::new(&[0; HEADER_BYTES]).with(libc::IFLA_STATS64, &counters);
         let statistics = LinkStatistics::parse(payload.bytes()).unwrap();
+
         let expected = LinkStatistics {
             rx_packets: 0,
             rx_dropped: 6,

@@ -49,9 +49,11 @@ pub(crate) struct Links {
 impl Links {
     /// Opens the notifications, and lists the interfaces of this moment.
     pub(crate) fn open() -> io::Result<(Self, Vec<LinkState>)> {
-        // Subscribed first: an interface that appears in between is reported twice, and none is missed.
+        // Subscribed first: an interface that appears in between is reported twice, and none is
+        // missed.
         let notified = Netlink::notified(libc::RTMGRP_LINK as u32)?;
-        let mut links = Self { notified, asked: Netlink::route()?, buffer: Vec::with_capacity(NEWS_BYTES) };
+        let mut links =
+            Self { notified, asked: Netlink::route()?, buffer: Vec::with_capacity(NEWS_BYTES) };
         let list = links.list()?;
         Ok((links, list))
     }
@@ -65,7 +67,11 @@ impl Links {
     pub(crate) fn take(&mut self, mut tell: impl FnMut(LinkNews)) {
         loop {
             self.buffer.clear();
-            match recv(self.notified.socket(), spare_capacity(&mut self.buffer), RecvFlags::DONTWAIT) {
+            match recv(
+                self.notified.socket(),
+                spare_capacity(&mut self.buffer),
+                RecvFlags::DONTWAIT,
+            ) {
                 Ok(_) => news_in(&self.buffer).for_each(&mut tell),
                 Err(Errno::INTR) => {}
                 Err(Errno::NOBUFS) => tell(LinkNews::Overrun),

@@ -1,4 +1,5 @@
-//! Packet sockets, with which programs of the host receive outside of its stack, such as DHCP clients.
+//! Packet sockets, with which programs of the host receive outside of its stack, such as DHCP
+//! clients.
 
 use std::fs;
 use std::io;
@@ -22,14 +23,16 @@ pub(super) fn packet_listeners() -> Vec<PacketListener> {
     all.into_iter().filter(|listener| !own.contains(&listener.inode)).collect()
 }
 
-/// The columns: sk, RefCnt, Type, Proto (hexadecimal), Iface, R (whether it receives), Rmem, User, Inode. Sockets for
-/// protocol 0 receive nothing: they send, or keep an interface in promiscuous mode.
+/// The columns: sk, RefCnt, Type, Proto (hexadecimal), Iface, R (whether it receives), Rmem, User,
+/// Inode. Sockets for protocol 0 receive nothing: they send, or keep an interface in promiscuous
+/// mode.
 fn parse(table: &str) -> Vec<PacketListener> {
     let listener = |line: &str| {
         let columns: Vec<&str> = line.split_whitespace().collect();
         let protocol = u16::from_str_radix(columns.get(3)?, 16).ok()?;
         let receives = *columns.get(5)? == "1" && protocol != 0;
-        let (index, inode) = (columns.get(4)?.parse().ok()?, columns.get(8)?.parse().ok()?);
+        let index = columns.get(4)?.parse().ok()?;
+        let inode = columns.get(8)?.parse().ok()?;
         receives.then_some(PacketListener { index, inode })
     };
     table.lines().skip(1).filter_map(listener).collect()
@@ -56,7 +59,8 @@ mod tests {
             00000000a1b2c3d6 3      2    0800   7     1 0      0      1003\n\
             00000000a1b2c3d7 3      3    0003   0     1 0      0      1004\n\
             nothing of the kind\n";
-        let listeners = parse(table).into_iter().map(|PacketListener { index, inode }| (index, inode));
+        let listeners =
+            parse(table).into_iter().map(|PacketListener { index, inode }| (index, inode));
         assert_eq!(listeners.collect::<Vec<_>>(), [(2, 1001), (7, 1003), (0, 1004)]);
     }
 }

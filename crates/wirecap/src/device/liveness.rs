@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::Device;
 
-/// Drivers that make the device send an interrupt when an AF_XDP socket wakes them, so an answer proves that the device
-/// works. Sources are those of Linux 6.12 and, for igb, 6.14, below `drivers/net/ethernet`.
+/// Drivers that make the device send an interrupt when an AF_XDP socket wakes them, so an answer
+/// proves that the device works. Sources are those of Linux 6.12 and, for igb, 6.14, below
+/// `drivers/net/ethernet`.
 const ANSWERING: &[&str] = &[
     // intel/igb/igb_xsk.c igb_xsk_wakeup: writes EICS.
     "igb", // intel/igc/igc_main.c igc_xsk_wakeup: writes EICS.
@@ -44,7 +45,8 @@ impl Liveness {
         let folder = folder.filter(|folder| folder.is_dir());
         let status = folder.as_deref().and_then(|folder| {
             let names = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name());
-            let virtio = names.into_iter().find(|name| name.to_string_lossy().starts_with("virtio"))?;
+            let virtio =
+                names.into_iter().find(|name| name.to_string_lossy().starts_with("virtio"))?;
             Some(folder.join(virtio).join("status"))
         });
         let answers = folder.is_some() && driver.is_some_and(|driver| ANSWERING.contains(&driver));
@@ -61,7 +63,8 @@ impl Liveness {
         self.status.is_some()
     }
 
-    /// Number of interrupts that it has sent so far. It may decrease when its driver requests other interrupts.
+    /// Number of interrupts that it has sent so far. It may decrease when its driver requests other
+    /// interrupts.
     pub(crate) fn interrupts(&self) -> Option<u64> {
         let numbers = fs::read_dir(self.folder.as_ref()?.join("msi_irqs")).ok()?;
         let count = |number: fs::DirEntry| {
@@ -90,7 +93,8 @@ mod tests {
 
     impl Sys {
         fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("wirecap-liveness-{name}-{}", std::process::id()));
+            let folder = std::env::temp_dir()
+                .join(format!("wirecap-liveness-{name}-{}", std::process::id()));
             fs::create_dir_all(&folder).unwrap();
             Self(folder)
         }

@@ -1,9 +1,9 @@
 //! The operator's marks: interfaces that are dedicated to capturing.
 //!
-//! No observation proves that a host does not use an interface: a macvlan that was moved to another network namespace, a
-//! container behind a tc filter or a DHCP client that is not running yet leave no trace that is always visible. So the evidence is
-//! the operator's word: a file per interface, with the hardware address, so that another device that gets the name is not
-//! meant.
+//! No observation proves that a host does not use an interface: a macvlan that was moved to another
+//! network namespace, a container behind a tc filter or a DHCP client that is not running yet leave
+//! no trace that is always visible. So the evidence is the operator's word: a file per interface,
+//! with the hardware address, so that another device that gets the name is not meant.
 //!
 //! A mark is a file in `/etc/wirecap/dedicated` with the interface's name, which contains its
 //! permanent hardware address (its address, if it has no permanent one). A mark with another
@@ -42,7 +42,8 @@ pub enum Mark {
     Ignored(String),
 }
 
-/// The directory with the marks: `/etc/wirecap/dedicated`, or that of the environment variable `WIRECAP_DEDICATED_DIR`.
+/// The directory with the marks: `/etc/wirecap/dedicated`, or that of the environment variable
+/// `WIRECAP_DEDICATED_DIR`.
 pub fn dedicated_directory() -> PathBuf {
     match env::var_os(DIRECTORY_VARIABLE) {
         Some(directory) if !directory.is_empty() => directory.into(),
@@ -81,13 +82,17 @@ impl Mark {
             Ok(None) => return Self::Missing,
             Err(why) => return Self::Ignored(why),
         };
-        let mut addresses =
-            text.lines().map(str::trim).filter(|line| !matches!(line.chars().next(), None | Some('#')));
+        let mut addresses = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !matches!(line.chars().next(), None | Some('#')));
+
         let own = mac.map(|mac| mac.to_string());
         #[cfg(sabotage)]
         if crate::sabotage::is("mark-of-any-device") {
             return Self::Dedicated;
         }
+
         match addresses
             .clone()
             .any(|address| own.as_deref().is_some_and(|own| own.eq_ignore_ascii_case(address)))
@@ -102,7 +107,8 @@ impl Mark {
 }
 
 impl Device {
-    /// The hardware address that a mark contains: the permanent one, which does not change with the device's settings.
+    /// The hardware address that a mark contains: the permanent one, which does not change with the
+    /// device's settings.
     pub fn lasting_mac(&self) -> Option<Mac> {
         self.permanent_mac.or(self.mac)
     }
@@ -113,21 +119,27 @@ impl Device {
     ///
     /// If it has no hardware address, or the mark cannot be written.
     pub fn dedicate(&self) -> io::Result<()> {
-        let mac = self.lasting_mac().ok_or_else(|| io::Error::other("it has no hardware address"))?;
+        let mac =
+            self.lasting_mac().ok_or_else(|| io::Error::other("it has no hardware address"))?;
         let directory = dedicated_directory();
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory)?;
+
         let name = &self.name;
+
         // Longer than the name of any interface, so that it is no mark.
         let part = directory.join(format!("{name}.being-dedicated"));
         match fs::remove_file(&part) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
+
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&part)?;
-        let text = format!("# Dedicated to capturing; \"wirecap release {name}\" undoes it.\n{mac}\n");
+        let text =
+            format!("# Dedicated to capturing; \"wirecap release {name}\" undoes it.\n{mac}\n");
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&part, directory.join(name))?;
+
         File::open(&directory)?.sync_all()
     }
 }
@@ -150,7 +162,8 @@ pub fn remove_mark(name: &str) -> io::Result<bool> {
 
 /// The text of a file that no other user could have written; `None` if there is none.
 fn read_trusted(directory: &Path, path: &Path) -> Result<Option<String>, String> {
-    let failed = |path: &Path, error: &io::Error| format!("{} cannot be read: {error}", path.display());
+    let failed =
+        |path: &Path, error: &io::Error| format!("{} cannot be read: {error}", path.display());
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
     let file = match opened {
@@ -159,13 +172,17 @@ fn read_trusted(directory: &Path, path: &Path) -> Result<Option<String>, String>
     };
     let status = file.metadata().map_err(|error| failed(path, &error))?;
     check_trust(path, &status)?;
+
     if !status.is_file() {
         return Err(format!("{} is not a file", path.display()));
     }
+
     let status = fs::metadata(directory).map_err(|error| failed(directory, &error))?;
     check_trust(directory, &status)?;
+
     let mut text = String::new();
     file.take(BYTES_MAX).read_to_string(&mut text).map_err(|error| failed(path, &error))?;
+
     Ok(Some(text))
 }
 
@@ -174,9 +191,14 @@ fn check_trust(path: &Path, status: &fs::Metadata) -> Result<(), String> {
     if crate::sabotage::is("mark-of-any-user") {
         return Ok(());
     }
-    let (owner, path) = (status.uid(), path.display());
+
+    let owner = status.uid();
+    let path = path.display();
+
     match () {
-        () if owner != 0 && owner != geteuid().as_raw() => Err(format!("{path} belongs to user {owner}")),
+        () if owner != 0 && owner != geteuid().as_raw() => {
+            Err(format!("{path} belongs to user {owner}"))
+        }
         () if status.mode() & 0o022 != 0 => {
             Err(format!("other users can write to {path}; run chmod go-w {path}"))
         }
@@ -217,26 +239,33 @@ mod tests {
     #[test]
     fn a_mark_that_another_user_could_write_does_not_count() {
         let text = "02:00:00:00:00:ab\n";
-        let mode = |path: PathBuf, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let mode = |path: PathBuf, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+        };
+
         let ignored = |change: &dyn Fn(&Path), word: &str| {
             let Mark::Ignored(why) = with_mark(text, change) else { panic!("{word}") };
             assert!(why.contains(word), "{why}");
         };
         ignored(&|folder| mode(folder.join("eth1"), 0o664), "chmod go-w");
         ignored(&|folder| mode(folder.to_owned(), 0o777), "chmod go-w");
+
         let link = |folder: &Path| {
             fs::rename(folder.join("eth1"), folder.join("elsewhere")).unwrap();
             symlink(folder.join("elsewhere"), folder.join("eth1")).unwrap();
         };
         ignored(&link, "cannot be read");
+
         let directory = |folder: &Path| {
             fs::remove_file(folder.join("eth1")).unwrap();
             fs::create_dir(folder.join("eth1")).unwrap();
         };
         ignored(&directory, "not a file");
+
         if geteuid().is_root() {
-            let give =
-                |folder: &Path| std::os::unix::fs::chown(folder.join("eth1"), Some(1234), None).unwrap();
+            let give = |folder: &Path| {
+                std::os::unix::fs::chown(folder.join("eth1"), Some(1234), None).unwrap()
+            };
             ignored(&give, "belongs to user 1234");
         }
     }

@@ -1,7 +1,7 @@
 //! Netlink requests to the kernel and their answers, as bytes and attributes.
 //!
-//! Attributes are looked up when they are needed: a changed format of one of the hundred others in a newer
-//! kernel must not prevent reading an interface's name.
+//! Attributes are looked up when they are needed: a changed format of one of the hundred others in
+//! a newer kernel must not prevent reading an interface's name.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -111,7 +111,8 @@ impl Netlink {
         answer.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Requests all objects of a kind; `add` adds the payload of each to the collection if it belongs there.
+    /// Requests all objects of a kind; `add` adds the payload of each to the collection if it
+    /// belongs there.
     pub(super) fn dump<C: Default>(
         &mut self,
         kind: u16,
@@ -123,6 +124,7 @@ impl Netlink {
             attempt += 1;
             let mut things = C::default();
             self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, payload)?;
+
             let consistent = self.receive(|bytes| {
                 add(&mut things, bytes);
                 ControlFlow::Continue(())
@@ -133,7 +135,8 @@ impl Netlink {
         }
     }
 
-    /// Requests all objects of a kind; returns the result of `parse` for each payload that it accepts.
+    /// Requests all objects of a kind; returns the result of `parse` for each payload that it
+    /// accepts.
     pub(super) fn list<T>(
         &mut self,
         kind: u16,
@@ -156,16 +159,19 @@ impl Netlink {
         Ok(())
     }
 
-    /// Passes the payloads of the answer to the last request to `accept`, until it has enough or they end.
-    /// False if the kernel reports that they changed meanwhile.
+    /// Passes the payloads of the answer to the last request to `accept`, until it has enough or
+    /// they end. False if the kernel reports that they changed meanwhile.
     fn receive(&mut self, mut accept: impl FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<bool> {
         // Not filled with zeros: a watcher asks ten times a second.
         let mut buffer = Vec::with_capacity(RECEIVE_BYTES);
         let mut consistent = true;
+
         loop {
             buffer.clear();
             let datagram = self.receive_datagram(&mut buffer)?;
-            for message in Messages(datagram).filter(|message| message.sequence_number() == self.sequence) {
+            for message in
+                Messages(datagram).filter(|message| message.sequence_number() == self.sequence)
+            {
                 consistent &= message.flags() & NLM_F_DUMP_INTR == 0;
                 if read_message(&message, &mut accept)?.is_break() {
                     return Ok(consistent);
@@ -197,8 +203,9 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// Passes the payload to `accept` if it is part of the answer. Ends at the end of the answer, which for a list is a
-/// separate message: whether messages are marked as parts (`NLM_F_MULTI`) differs by family.
+/// Passes the payload to `accept` if it is part of the answer. Ends at the end of the answer, which
+/// for a list is a separate message: whether messages are marked as parts (`NLM_F_MULTI`) differs
+/// by family.
 fn read_message(
     message: &NetlinkBuffer<&[u8]>,
     accept: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
@@ -211,8 +218,8 @@ fn read_message(
     }
 }
 
-/// The meaning of the number at the beginning of an error or of a dump's end; without a number there is no
-/// error.
+/// The meaning of the number at the beginning of an error or of a dump's end; without a number
+/// there is no error.
 fn acknowledged(payload: &[u8]) -> io::Result<()> {
     match ErrorBuffer::new_checked(payload).ok().and_then(|error| error.code()) {
         Some(code) => Err(io::Error::from_raw_os_error(-code.get())),
@@ -319,21 +326,24 @@ mod tests {
     #[test]
     fn a_list_ends_at_its_end_and_not_at_the_first_unmarked_part() {
         let done = message(NLMSG_DONE, &0_i32.to_ne_bytes());
-        let datagram = [message(20, b"one"), message(NLMSG_NOOP, b""), message(20, b"two"), done].concat();
+        let datagram =
+            [message(20, b"one"), message(NLMSG_NOOP, b""), message(20, b"two"), done].concat();
         assert_eq!(read(&datagram).unwrap(), [b"one", b"two"]);
     }
 
     #[test]
     fn an_error_in_place_of_the_end_is_an_error() {
         for kind in [NLMSG_DONE, NLMSG_ERROR] {
-            let datagram = [message(20, b"one"), message(kind, &(-libc::EPERM).to_ne_bytes())].concat();
+            let datagram =
+                [message(20, b"one"), message(kind, &(-libc::EPERM).to_ne_bytes())].concat();
             assert_eq!(read(&datagram).unwrap_err().raw_os_error(), Some(libc::EPERM));
         }
     }
 
     #[test]
     fn attributes_come_out_as_they_went_in() {
-        let payload = Payload::new(&[9; 4]).with_text(3, "eth0").with(5, &[1, 2, 3]).with_u32(7, 0xdead_beef);
+        let payload =
+            Payload::new(&[9; 4]).with_text(3, "eth0").with(5, &[1, 2, 3]).with_u32(7, 0xdead_beef);
         let (header, attributes) = Attributes::after_header::<4>(payload.bytes()).unwrap();
         assert_eq!(header, &[9; 4]);
         assert_eq!(attributes.text(3).as_deref(), Some("eth0"));
@@ -343,8 +353,8 @@ mod tests {
         assert_eq!(attributes.bytes(4), None);
     }
 
-    /// Bytes that no kernel sends: all truncations of a message with all attributes, and the message with each
-    /// byte replaced.
+    /// Bytes that no kernel sends: all truncations of a message with all attributes, and the
+    /// message with each byte replaced.
     #[test]
     fn no_bytes_make_a_reader_panic() {
         let hops = [16_u8, 0, 0, 0, 3, 0, 0, 0, 8, 0, 5, 0, 192, 0, 2, 1];
@@ -360,6 +370,7 @@ mod tests {
         for end in 0..whole.len() {
             read_everything(&whole[..end]);
         }
+
         for index in 0..whole.len() {
             for byte in [0, 1, 3, 4, 5, 0x7f, 0x80, 0xff] {
                 let mut changed = whole.to_vec();

@@ -8,23 +8,25 @@ use crate::sys::ethtool::Ethtool;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offloads {
-    /// Received TCP segments are merged by the stack (`ethtool -K DEV gro off`). XDP sees them before.
+    /// Received TCP segments are merged by the stack (`ethtool -K DEV gro off`). XDP sees them
+    /// before.
     pub gro: bool,
     /// The hardware merges them by the stack's rules (`rx-gro-hw off`).
     pub gro_hardware: bool,
     /// The hardware or the driver merges them irreversibly (`lro off`).
     pub lro: bool,
-    /// The hardware segments sent TCP data: a capture of sent packets contains unsegmented ones (`tso off`).
+    /// The hardware segments sent TCP data: a capture of sent packets contains unsegmented ones
+    /// (`tso off`).
     pub tso: bool,
     /// The stack segments them, after a capture has seen them (`gso off`).
     pub gso: bool,
     /// The hardware removes VLAN tags of received frames (`rxvlan off`).
     pub rx_vlan: bool,
-    /// The hardware inserts VLAN tags into sent frames (`txvlan off tx-vlan-stag-hw-insert off`). On a veth they travel
-    /// beside the frames.
+    /// The hardware inserts VLAN tags into sent frames (`txvlan off tx-vlan-stag-hw-insert off`).
+    /// On a veth they travel beside the frames.
     pub tx_vlan: bool,
-    /// The hardware fills in checksums of sent frames, after a capture has seen them (`tx off`). On a virtual
-    /// device they are never filled in.
+    /// The hardware fills in checksums of sent frames, after a capture has seen them (`tx off`). On
+    /// a virtual device they are never filled in.
     pub tx_checksum: bool,
 }
 

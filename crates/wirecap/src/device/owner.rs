@@ -10,21 +10,24 @@ use wirecap_filter::capability::{self, CapabilitySet};
 use super::AttachedXdp;
 use crate::bpf::Program;
 
-/// An XDP program that is attached to an interface, and the process that holds it, as far as visible.
+/// An XDP program that is attached to an interface, and the process that holds it, as far as
+/// visible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct XdpOwner {
     /// The program's name; reading it requires CAP_SYS_ADMIN.
     pub program: Option<String>,
-    /// The process that holds the link by which it is attached, and what that process runs. None if it was attached without
-    /// a link, as by ip(8), or this process lacks the permission.
+    /// The process that holds the link by which it is attached, and what that process runs. None if
+    /// it was attached without a link, as by ip(8), or this process lacks the permission.
     pub process: Option<(u32, String)>,
 }
 
 impl fmt::Display for XdpOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.program, &self.process) {
-            (Some(program), Some((pid, name))) => write!(f, "{program}, held by process {pid} ({name})"),
+            (Some(program), Some((pid, name))) => {
+                write!(f, "{program}, held by process {pid} ({name})")
+            }
             (Some(program), None) => f.write_str(program),
             (None, Some((pid, name))) => write!(f, "held by process {pid} ({name})"),
             (None, None) => f.write_str("owner unknown"),
@@ -38,7 +41,8 @@ impl AttachedXdp {
         let info = Program::by_id(self.program_id).and_then(|program| program.info());
         let program = info.ok().map(|info| info.name).filter(|name| !name.is_empty());
         // Reading which files another process has open requires CAP_SYS_PTRACE.
-        let process = capability::with(CapabilitySet::SYS_PTRACE, || holding_process(self.program_id));
+        let process =
+            capability::with(CapabilitySet::SYS_PTRACE, || holding_process(self.program_id));
         let process = process.ok().flatten();
         (program.is_some() || process.is_some()).then_some(XdpOwner { program, process })
     }
@@ -61,9 +65,11 @@ fn holding_process(program_id: u32) -> Option<(u32, String)> {
 
 /// Whether a file is a link that holds this program, by its entry in `fdinfo`.
 fn holds_link(info: &str, program_id: u32) -> bool {
-    let value =
-        |key: &str| info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':').map(str::trim));
-    value("link_type") == Some("xdp") && value("prog_id").and_then(|id| id.parse().ok()) == Some(program_id)
+    let value = |key: &str| {
+        info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':').map(str::trim))
+    };
+    value("link_type") == Some("xdp")
+        && value("prog_id").and_then(|id| id.parse().ok()) == Some(program_id)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! How many packets a device has received by its own count, to be compared with those that a capture saw.
+//! How many packets a device has received by its own count, to be compared with those that a
+//! capture saw.
 //!
-//! The kernel has no rule whether `rx_packets` includes the packets that an XDP program took, so only the counts of the drivers below
-//! are compared; the functions that count are named, below `drivers/net`. The counts of veth, igb, e1000e, virtio_net and vmxnet3
-//! were compared with a sender's (`make nics CHECKS='"device count" "odd frames"'`), the others were only read.
+//! The kernel has no rule whether `rx_packets` includes the packets that an XDP program took, so
+//! only the counts of the drivers below are compared; the functions that count are named, below
+//! `drivers/net`. The counts of veth, igb, e1000e, virtio_net and vmxnet3 were compared with a
+//! sender's (`make nics CHECKS='"device count" "odd frames"'`), the others were only read.
 //!
 //! An engine that gets its packets after the host merged them (GRO, LRO) is not compared, nor is a
 //! part of the queues by a driver that does not count by queue, nor `packet` with a filter in the
@@ -37,7 +39,8 @@ pub(crate) struct Received {
     pub(crate) queues: Vec<(u32, u64)>,
     /// Packets of the whole interface.
     pub(crate) total: u64,
-    /// Packets that the device itself counted, before it distributed them to its queues; of few devices known.
+    /// Packets that the device itself counted, before it distributed them to its queues; of few
+    /// devices known.
     pub(crate) on_wire: Option<u64>,
     /// Packets that the device dropped for lack of room, if reported.
     pub(crate) dropped: u64,
@@ -50,7 +53,8 @@ pub(crate) struct Received {
 /// What a driver counts.
 struct Row {
     driver: &'static str,
-    /// What is before and after the number of a queue in the name of the driver's count of its packets.
+    /// What is before and after the number of a queue in the name of the driver's count of its
+    /// packets.
     queue: Option<(&'static str, &'static str)>,
     /// The device's own count of good frames.
     on_wire: Option<&'static str>,
@@ -58,9 +62,11 @@ struct Row {
     then_dropped: Option<(&'static str, &'static str)>,
 }
 
-/// Drivers whose receive counts include packets that an XDP program takes, each with the function that counts them.
+/// Drivers whose receive counts include packets that an XDP program takes, each with the function
+/// that counts them.
 ///
-/// None of them counts pause frames, nor frames that the device discards: runts, over-long frames, wrong checksums.
+/// None of them counts pause frames, nor frames that the device discards: runts, over-long frames,
+/// wrong checksums.
 const ROWS: &[Row] = &[
     // After each NAPI poll; `rx_packets` in ethtool's statistics is the device's register GPRC.
     // ethernet/intel/igb/igb_main.c igb_clean_rx_irq, igb_xsk.c igb_clean_rx_irq_zc
@@ -78,21 +84,37 @@ const ROWS: &[Row] = &[
         then_dropped: None,
     },
     // ethernet/intel/ixgbe/ixgbe_main.c ixgbe_clean_rx_irq, ixgbe_xsk.c ixgbe_clean_rx_irq_zc
-    Row { driver: "ixgbe", queue: Some(("rx_queue_", "_packets")), on_wire: None, then_dropped: None },
+    Row {
+        driver: "ixgbe",
+        queue: Some(("rx_queue_", "_packets")),
+        on_wire: None,
+        then_dropped: None,
+    },
     // ethernet/intel/i40e/i40e_txrx.c i40e_clean_rx_irq, i40e_xsk.c i40e_clean_rx_irq_zc
     Row { driver: "i40e", queue: Some(("rx-", ".packets")), on_wire: None, then_dropped: None },
     // ethernet/intel/ice/ice_txrx.c ice_clean_rx_irq, ice_xsk.c ice_clean_rx_irq_zc
-    Row { driver: "ice", queue: Some(("rx_queue_", "_packets")), on_wire: None, then_dropped: None },
+    Row {
+        driver: "ice",
+        queue: Some(("rx_queue_", "_packets")),
+        on_wire: None,
+        then_dropped: None,
+    },
     // GPRC, read from the device each time; the driver has no queues and no XDP of its own.
     // ethernet/intel/e1000e/netdev.c e1000e_update_stats
     Row { driver: "e1000e", queue: None, on_wire: None, then_dropped: None },
-    // Includes frames that it then drops: shorter than an Ethernet header (`rx_length_errors`), or longer than a cell (`rx_drops`,
-    // which has what a program drops as well).
+    // Includes frames that it then drops: shorter than an Ethernet header (`rx_length_errors`), or
+    // longer than a cell (`rx_drops`, which has what a program drops as well).
     // virtio_net.c virtnet_receive
-    Row { driver: "virtio_net", queue: Some(("rx", "_packets")), on_wire: None, then_dropped: None },
-    // The device's counters of good frames; they restart from 0 with the device. The driver drops good frames for lack of memory,
-    // and those that the device marks as erroneous.
-    // vmxnet3/vmxnet3_ethtool.c vmxnet3_get_stats64, vmxnet3_drv.c vmxnet3_rq_rx_complete, vmxnet3_rx_error
+    Row {
+        driver: "virtio_net",
+        queue: Some(("rx", "_packets")),
+        on_wire: None,
+        then_dropped: None,
+    },
+    // The device's counters of good frames; they restart from 0 with the device. The driver drops
+    // good frames for lack of memory, and those that the device marks as erroneous.
+    // vmxnet3/vmxnet3_ethtool.c vmxnet3_get_stats64, vmxnet3_drv.c vmxnet3_rq_rx_complete,
+    // vmxnet3_rx_error
     Row {
         driver: "vmxnet3",
         queue: None,
@@ -119,7 +141,9 @@ impl Device {
             Ok((link, own, offloads))
         });
         let (link, own, offloads) = reading.map_err(|error: io::Error| self.kernel(error))?;
-        let (kind, driver) = (self.kind.as_deref(), self.driver.as_deref());
+        let kind = self.kind.as_deref();
+        let driver = self.driver.as_deref();
+
         Ok(received(kind, driver, tap, &link, &own, &offloads))
     }
 }
@@ -133,31 +157,38 @@ fn received(
     own: &[(String, u64)],
     offloads: &Offloads,
 ) -> Received {
-    let row =
-        driver.filter(|_| kind.is_none()).and_then(|driver| ROWS.iter().find(|row| row.driver == driver));
-    let named = |name: &str| own.iter().find(|(own, _)| own.trim() == name).map(|(_, count)| *count);
+    let row = driver
+        .filter(|_| kind.is_none())
+        .and_then(|driver| ROWS.iter().find(|row| row.driver == driver));
+    let named =
+        |name: &str| own.iter().find(|(own, _)| own.trim() == name).map(|(_, count)| *count);
     let sum = |name: &str| -> u64 {
         own.iter().filter(|(own, _)| own.trim() == name).map(|(_, count)| *count).sum()
     };
     let merges = offloads.gro || offloads.gro_hardware || offloads.lro;
-    let merges =
-        (tap != Tap::Driver && merges).then(|| "the host merges received packets (GRO, LRO)".to_owned());
-    let (total, sent) = (link.rx_packets, link.sent());
+    let merges = (tap != Tap::Driver && merges)
+        .then(|| "the host merges received packets (GRO, LRO)".to_owned());
+    let total = link.rx_packets;
+    let sent = link.sent();
     let all = Received { total, sent, differs: merges, ..Received::default() };
+
     match (kind, row) {
-        // A frame is counted when the program has run on it; without one, when the host's stack has accepted it.
-        // veth.c veth_xdp_rcv, veth_xmit
+        // A frame is counted when the program has run on it; without one, when the host's stack has
+        // accepted it. veth.c veth_xdp_rcv, veth_xmit
         (Some("veth"), _) if tap == Tap::Driver => {
             let queues = by_queue(own, "rx_queue_", "_xdp_packets");
             Received { total: queues.iter().map(|(_, count)| count).sum(), queues, ..all }
         }
-        // Packets that a program takes before the stack are counted, and a packet socket does not see them.
+        // Packets that a program takes before the stack are counted, and a packet socket does not
+        // see them.
         (Some("veth"), _) => all,
         (_, Some(row)) => {
-            let queues = row.queue.map(|(before, after)| by_queue(own, before, after)).unwrap_or_default();
+            let queues =
+                row.queue.map(|(before, after)| by_queue(own, before, after)).unwrap_or_default();
             let on_wire = row.on_wire.and_then(named);
-            let then_dropped =
-                row.then_dropped.map_or(0, |(all, erroneous)| sum(all) - sum(erroneous).min(sum(all)));
+            let then_dropped = row
+                .then_dropped
+                .map_or(0, |(all, erroneous)| sum(all) - sum(erroneous).min(sum(all)));
             let total = total.saturating_sub(then_dropped);
             let dropped = super::drop_table::Row::of(row.driver)
                 .and_then(|row| row.dropped_for_lack_of_room(link, own));
@@ -195,9 +226,13 @@ mod tests {
 
     #[test]
     fn a_veth_counts_by_queue_what_its_program_saw() {
-        let own =
-            own(&[("rx_queue_0_xdp_packets", 7), ("rx_queue_0_drops", 2), ("rx_queue_1_xdp_packets", 4)]);
-        let of = |tap| received(Some("veth"), Some("veth"), tap, &link(11), &own, &Offloads::default());
+        let own = own(&[
+            ("rx_queue_0_xdp_packets", 7),
+            ("rx_queue_0_drops", 2),
+            ("rx_queue_1_xdp_packets", 4),
+        ]);
+        let of =
+            |tap| received(Some("veth"), Some("veth"), tap, &link(11), &own, &Offloads::default());
         let seen = of(Tap::Driver);
         assert_eq!((seen.queues, seen.total, seen.differs), (vec![(0, 7), (1, 4)], 11, None));
         let seen = of(Tap::Socket);
@@ -207,7 +242,8 @@ mod tests {
     #[test]
     fn merged_packets_are_not_compared_where_the_stack_gives_them() {
         let offloads = Offloads { gro: true, ..Offloads::default() };
-        let of = |tap| received(None, Some("igb"), tap, &link(11), &[], &offloads).differs.is_some();
+        let of =
+            |tap| received(None, Some("igb"), tap, &link(11), &[], &offloads).differs.is_some();
         assert!(of(Tap::Socket) && of(Tap::Generic) && !of(Tap::Driver));
     }
 
@@ -217,7 +253,8 @@ mod tests {
             [("igb", "rx_queue_3_packets"), ("i40e", "rx-3.packets"), ("virtio_net", "rx3_packets")]
         {
             let own = own(&[(name, 9), ("rx_packets", 40), ("rx_queue_3_bytes", 1)]);
-            let seen = received(None, Some(driver), Tap::Driver, &link(11), &own, &Offloads::default());
+            let seen =
+                received(None, Some(driver), Tap::Driver, &link(11), &own, &Offloads::default());
             assert_eq!((seen.queues, seen.total), (vec![(3, 9)], 11), "{driver}");
             assert_eq!(seen.on_wire, (driver == "igb").then_some(40));
         }
@@ -226,17 +263,20 @@ mod tests {
     #[test]
     fn frames_that_a_driver_drops_after_the_device_counted_them_are_not_received() {
         let own = own(&[("  drv dropped rx total", 2), ("  drv dropped rx total", 1)]);
-        let seen = received(None, Some("vmxnet3"), Tap::Driver, &link(11), &own, &Offloads::default());
+        let seen =
+            received(None, Some("vmxnet3"), Tap::Driver, &link(11), &own, &Offloads::default());
         assert_eq!(seen.total, 8, "of two queues");
         let own = [own, vec![("     err".to_owned(), 2)]].concat();
-        let seen = received(None, Some("vmxnet3"), Tap::Driver, &link(11), &own, &Offloads::default());
+        let seen =
+            received(None, Some("vmxnet3"), Tap::Driver, &link(11), &own, &Offloads::default());
         assert_eq!(seen.total, 10, "the device does not count erroneous frames as received");
     }
 
     #[test]
     fn a_driver_that_was_not_read_counts_in_an_unknown_way() {
         for (kind, driver) in [(Some("bond"), "bonding"), (None, "mlx5_core"), (None, "tun")] {
-            let seen = received(kind, Some(driver), Tap::Driver, &link(11), &[], &Offloads::default());
+            let seen =
+                received(kind, Some(driver), Tap::Driver, &link(11), &[], &Offloads::default());
             assert!(seen.differs.unwrap().contains(driver));
             assert_eq!(seen.total, 11);
         }

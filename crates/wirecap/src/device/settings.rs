@@ -22,8 +22,8 @@ pub struct Settings {
     pub pause: Option<Pause>,
     /// How it distributes flows over receive queues (`ethtool -x`).
     pub spreading: Option<Spreading>,
-    /// The parts of a packet that are hashed, by flow type (`ethtool -n DEV rx-flow-hash tcp4`), as the letters of ethtool(8):
-    /// `sdfn` is both addresses and both ports.
+    /// The parts of a packet that are hashed, by flow type (`ethtool -n DEV rx-flow-hash tcp4`), as
+    /// the letters of ethtool(8): `sdfn` is both addresses and both ports.
     pub hash_fields: BTreeMap<String, String>,
     /// Its offloads by the kernel's names (`ethtool -k`).
     pub features: BTreeMap<String, Feature>,
@@ -109,7 +109,8 @@ pub struct RxErrors {
 /// Flow types by ethtool's names and the kernel's numbers (`linux/ethtool.h`).
 const FLOW_TYPES: [(&str, u32); 4] = [("tcp4", 1), ("udp4", 2), ("tcp6", 5), ("udp6", 6)];
 /// The parts of a packet by ethtool's letters and the kernel's bits (`RXH_`).
-const HASHED_PARTS: [(char, u32); 7] = [('m', 1), ('v', 2), ('t', 3), ('s', 4), ('d', 5), ('f', 6), ('n', 7)];
+const HASHED_PARTS: [(char, u32); 7] =
+    [('m', 1), ('v', 2), ('t', 3), ('s', 4), ('d', 5), ('f', 6), ('n', 7)];
 
 impl Device {
     /// Reads the device's settings from the driver, without privileges.
@@ -118,8 +119,10 @@ impl Device {
     /// namespace.
     pub fn settings(&self) -> Result<Settings, DeviceError> {
         let mut netlink = self.reconnect()?;
-        let link = link::link_payload(&mut netlink, self.index, true).map_err(|error| self.kernel(error))?;
-        let ethtool = Ethtool::new(netlink.socket(), &self.name).map_err(|error| self.kernel(error))?;
+        let link = link::link_payload(&mut netlink, self.index, true)
+            .map_err(|error| self.kernel(error))?;
+        let ethtool =
+            Ethtool::new(netlink.socket(), &self.name).map_err(|error| self.kernel(error))?;
         let statistics = link.as_deref().and_then(LinkStatistics::parse);
         Ok(Settings {
             rx_errors: statistics
@@ -138,6 +141,7 @@ impl Settings {
             combined_max: kinds.combined_max,
         });
         let rx_ring = ethtool.rx_ring().ok().filter(|ring| ring.descriptors_max > 0);
+
         let hashed = |(name, number): (&str, u32)| {
             let parts = ethtool.hashed_parts(number).ok()?;
             Some((name.to_owned(), letters(parts)))
@@ -145,8 +149,10 @@ impl Settings {
         let features = ethtool.features().unwrap_or_default().into_iter();
         Self {
             channels,
-            rx_ring: rx_ring
-                .map(|ring| RxRing { descriptors: ring.descriptors, descriptors_max: ring.descriptors_max }),
+            rx_ring: rx_ring.map(|ring| RxRing {
+                descriptors: ring.descriptors,
+                descriptors_max: ring.descriptors_max,
+            }),
             rx_coalescing: ethtool.rx_coalescing().ok().map(|coalescing| RxCoalescing {
                 usecs: coalescing.usecs,
                 frames: coalescing.frames,
@@ -165,7 +171,8 @@ impl Settings {
             hash_fields: FLOW_TYPES.into_iter().filter_map(hashed).collect(),
             features: features
                 .map(|feature| {
-                    let state = Feature { active: feature.is_active, changeable: feature.is_changeable };
+                    let state =
+                        Feature { active: feature.is_active, changeable: feature.is_changeable };
                     (feature.name, state)
                 })
                 .collect(),
@@ -176,7 +183,11 @@ impl Settings {
 }
 
 fn letters(parts: u64) -> String {
-    HASHED_PARTS.into_iter().filter(|(_, bit)| parts >> bit & 1 == 1).map(|(letter, _)| letter).collect()
+    HASHED_PARTS
+        .into_iter()
+        .filter(|(_, bit)| parts >> bit & 1 == 1)
+        .map(|(letter, _)| letter)
+        .collect()
 }
 
 #[cfg(test)]

@@ -10,8 +10,9 @@ use super::netlink::{Attributes, Netlink, Payload};
 const BY_FAMILY: u16 = 20;
 /// Bytes of `struct unix_diag_msg`.
 const ANSWER_BYTES: usize = 16;
-/// The states of a socket that is bound to a name, as bits: it listens (`TCP_LISTEN`), or does not listen yet
-/// (`TCP_CLOSE`). The sockets of its connections also have the name, and belong to no user.
+/// The states of a socket that is bound to a name, as bits: it listens (`TCP_LISTEN`), or does not
+/// listen yet (`TCP_CLOSE`). The sockets of its connections also have the name, and belong to no
+/// user.
 const NAMED: u32 = 1 << 10 | 1 << 7;
 /// `UDIAG_SHOW_NAME` and `UDIAG_SHOW_UID` (`linux/unix_diag.h`).
 const SHOW: u32 = 0x01 | 0x40;
@@ -29,7 +30,8 @@ pub(crate) struct AbstractName {
     pub(crate) user: u32,
 }
 
-/// Whether a capture of wirecap claims something of the interface of this index: then the XDP program there is its own.
+/// Whether a capture of wirecap claims something of the interface of this index: then the XDP
+/// program there is its own.
 pub(super) fn has_capture(index: u32) -> bool {
     let user = geteuid().as_raw();
     let names = abstract_names(&format!("{CLAIMS}/{index}/"));
@@ -37,14 +39,16 @@ pub(super) fn has_capture(index: u32) -> bool {
     names.map_or(true, |names| names.iter().any(|name| name.user == 0 || name.user == user))
 }
 
-/// The abstract names in this network namespace that begin with `prefix`. The kernel goes through all sockets.
+/// The abstract names in this network namespace that begin with `prefix`. The kernel goes through
+/// all sockets.
 pub(crate) fn abstract_names(prefix: &str) -> io::Result<Vec<AbstractName>> {
-    // `struct unix_diag_req`: family, protocol, two bytes of padding, states, inode (any), requested attributes, a
-    // cookie.
+    // `struct unix_diag_req`: family, protocol, two bytes of padding, states, inode (any),
+    // requested attributes, a cookie.
     let mut request = [0; 24];
     request[0] = libc::AF_UNIX as u8;
     request[4..8].copy_from_slice(&NAMED.to_ne_bytes());
     request[12..16].copy_from_slice(&SHOW.to_ne_bytes());
+
     let named = |payload: &[u8]| {
         let (_, attributes) = Attributes::after_header::<ANSWER_BYTES>(payload)?;
         let name = attributes.bytes(UNIX_DIAG_NAME)?.strip_prefix(b"\0")?;

@@ -8,7 +8,8 @@ use super::xdp::AttachedXdp;
 use super::{Device, DeviceError};
 use crate::sys;
 
-/// The properties of an interface on which the program of a capture depends: plain data, for another process.
+/// The properties of an interface on which the program of a capture depends: plain data, for
+/// another process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSummary {
     /// Its index in the network namespace.
@@ -29,8 +30,8 @@ pub struct DeviceSummary {
     pub(super) namespace: Option<u64>,
 }
 
-/// Its driver also runs the XDP program in the system call of the process that writes a packet, where no batch
-/// ends (`drivers/net/tun.c`, `tun_build_skb`).
+/// Its driver also runs the XDP program in the system call of the process that writes a packet,
+/// where no batch ends (`drivers/net/tun.c`, `tun_build_skb`).
 const DRIVER_WITHOUT_BATCHES: &str = "tun";
 
 impl From<&Device> for DeviceSummary {
@@ -61,6 +62,10 @@ impl DeviceSummary {
             return Err(DeviceError::OtherNamespace { name: self.name.clone() });
         }
         let payload = link::link_payload(&mut netlink, self.index, false).map_err(kernel)?;
-        Ok(payload.as_deref().and_then(Link::parse).map(|link| link.attached_xdp).unwrap_or_default())
+        Ok(payload
+            .as_deref()
+            .and_then(Link::parse)
+            .map(|link| link.attached_xdp)
+            .unwrap_or_default())
     }
 }

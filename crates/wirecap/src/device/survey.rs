@@ -36,7 +36,8 @@ impl Survey {
         let mut netlink = Netlink::route()?;
         let links = link::links(&mut netlink)?;
         let addresses = address::addresses(&mut netlink)?;
-        let (netdev, listeners) = (Netdev::connect()?, packet_listeners());
+        let netdev = Netdev::connect()?;
+        let listeners = packet_listeners();
         Ok(Self { netlink, netdev, links, addresses, listeners })
     }
 
@@ -58,8 +59,8 @@ impl Survey {
         links.into_iter().filter_map(|link| link::found(self.describe(link)).transpose()).collect()
     }
 
-    /// The interface of this name or alternative name only, without its addresses, routes and upper devices, whose
-    /// lookup takes many times longer on a router.
+    /// The interface of this name or alternative name only, without its addresses, routes and upper
+    /// devices, whose lookup takes many times longer on a router.
     pub(super) fn glance(name: &str) -> io::Result<Option<Device>> {
         let mut survey = Self {
             netlink: Netlink::route()?,
@@ -72,15 +73,18 @@ impl Survey {
         link::found(survey.describe_with(link, Surroundings::default()))
     }
 
-    /// Gathers all information about an interface. Values that a driver does not report stay unknown.
+    /// Gathers all information about an interface. Values that a driver does not report stay
+    /// unknown.
     fn describe(&mut self, link: Link) -> io::Result<Device> {
         let addresses = self.addresses_on(link.index);
         let routes = address::routes(&mut self.netlink, link.index, &addresses)?;
         let other_macs = link::other_macs(&mut self.netlink, &link)?;
         let mark = Mark::of(&link.name, link.permanent_mac.or(link.mac));
-        let hooks = (mark == Mark::Dedicated).then(|| Hooks::of(&mut self.netlink, link.index, &link.name));
+        let hooks =
+            (mark == Mark::Dedicated).then(|| Hooks::of(&mut self.netlink, link.index, &link.name));
         let has_foreign_xdp = !link.attached_xdp.is_empty() && !sockets::has_capture(link.index);
-        let mut device = self.describe_with(link, Surroundings { addresses, routes, other_macs })?;
+        let mut device =
+            self.describe_with(link, Surroundings { addresses, routes, other_macs })?;
         (device.mark, device.hooks, device.has_foreign_xdp) = (mark, hooks, has_foreign_xdp);
         Ok(device)
     }
@@ -91,11 +95,15 @@ impl Survey {
         let ethtool = Ethtool::new(self.netlink.socket(), &link.name)?;
         let driver = ethtool.driver().ok();
         let queues = queues(&ethtool, self.netdev.as_mut(), &link);
+
         Ok(Device {
             up: link.has_flag(libc::IFF_UP),
             running: link.has_flag(libc::IFF_RUNNING),
             operational_state: OperationalState::from(link.operational_state),
-            driver: driver.as_ref().map(|driver| driver.name.clone()).filter(|name| !name.is_empty()),
+            driver: driver
+                .as_ref()
+                .map(|driver| driver.name.clone())
+                .filter(|name| !name.is_empty()),
             bus_info: driver
                 .map(|driver| driver.bus_info)
                 .filter(|place| !matches!(place.as_str(), "" | "N/A")),
@@ -111,7 +119,11 @@ impl Survey {
             mark: Mark::Missing,
             hooks: None,
             permanent_mac: link.permanent_mac,
-            packet_listeners: self.listeners.iter().filter(|listener| listener.index == link.index).count(),
+            packet_listeners: self
+                .listeners
+                .iter()
+                .filter(|listener| listener.index == link.index)
+                .count(),
             addresses,
             routes,
             other_macs,
@@ -144,11 +156,16 @@ impl Survey {
     }
 }
 
-/// The queues in use, from the first source that knows: the driver's channels, its rings, the stack.
+/// The queues in use, from the first source that knows: the driver's channels, its rings, the
+/// stack.
 fn queues(ethtool: &Ethtool<'_>, netdev: Option<&mut Netdev>, link: &Link) -> Channels {
     let rings = || ethtool.rx_rings().ok().map(|rx| Channels { rx, tx: 1, rx_max: rx });
     let stack = || {
-        netdev.and_then(|netdev| netdev.queues(link.index)).map(|(rx, tx)| Channels { rx, tx, rx_max: rx })
+        netdev.and_then(|netdev| netdev.queues(link.index)).map(|(rx, tx)| Channels {
+            rx,
+            tx,
+            rx_max: rx,
+        })
     };
     let found = ethtool.channels().ok().or_else(rings).or_else(stack);
     let Channels { rx, tx, rx_max } = found.unwrap_or(Channels { rx: 1, tx: 1, rx_max: 1 });

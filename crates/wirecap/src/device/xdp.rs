@@ -1,4 +1,5 @@
-//! The XDP features of an interface, as the kernel's `netdev` family reports them (since Linux 6.3).
+//! The XDP features of an interface, as the kernel's `netdev` family reports them (since Linux
+//! 6.3).
 
 use std::fmt;
 use std::io;
@@ -41,8 +42,8 @@ bitflags! {
         const BASIC = 1;
         /// Programs may redirect, which AF_XDP requires.
         const REDIRECT = 1 << 1;
-        /// Frames can be redirected to this device. A veth reports this only while its peer has a program or
-        /// GRO.
+        /// Frames can be redirected to this device. A veth reports this only while its peer has a
+        /// program or GRO.
         const NDO_XMIT = 1 << 2;
         /// AF_XDP without a copy.
         const XSK_ZEROCOPY = 1 << 3;
@@ -209,14 +210,21 @@ impl Netdev {
 }
 
 /// The number of the notifications with the second name, of the generic family with the first.
-pub(super) fn generic_group(netlink: &mut Netlink, (family, group): (&str, &str)) -> io::Result<u32> {
+pub(super) fn generic_group(
+    netlink: &mut Netlink,
+    (family, group): (&str, &str),
+) -> io::Result<u32> {
     let request = command(CONTROL_GET_FAMILY).with_text(CONTROL_FAMILY_NAME, family);
     let answer = netlink.get(CONTROL_FAMILY, &request)?;
     let groups = Attributes::after_header::<GENERIC_HEADER_BYTES>(&answer)
         .and_then(|(_, attributes)| attributes.nested(CONTROL_GROUPS));
-    let mut groups = groups.into_iter().flat_map(Attributes::iter).map(|(_, group)| Attributes::new(group));
+    let mut groups =
+        groups.into_iter().flat_map(Attributes::iter).map(|(_, group)| Attributes::new(group));
     let found = groups.find(|found| found.text(CONTROL_GROUP_NAME).as_deref() == Some(group));
-    found.and_then(|found| found.u32(CONTROL_GROUP_ID)).ok_or_else(|| io::ErrorKind::NotFound.into())
+
+    found
+        .and_then(|found| found.u32(CONTROL_GROUP_ID))
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// The head of a request to a generic family: the command and the family's version.
@@ -252,7 +260,8 @@ mod tests {
 
     #[test]
     fn an_older_kernel_reports_fewer_features() {
-        let answer = command(NETDEV_CMD_DEV_GET).with(NETDEV_A_DEV_XDP_FEATURES, &1_u64.to_ne_bytes());
+        let answer =
+            command(NETDEV_CMD_DEV_GET).with(NETDEV_A_DEV_XDP_FEATURES, &1_u64.to_ne_bytes());
         let support = XdpSupport::parse(answer.bytes()).unwrap();
         assert_eq!(support.zero_copy_segments_max, None);
         assert_eq!(
@@ -270,7 +279,8 @@ mod tests {
 
     #[test]
     fn a_program_in_the_hardware_is_listed() {
-        let nested = Payload::new(&[]).with_u32(IFLA_XDP_HW_PROG_ID, 7).with_u32(IFLA_XDP_DRV_PROG_ID, 5);
+        let nested =
+            Payload::new(&[]).with_u32(IFLA_XDP_HW_PROG_ID, 7).with_u32(IFLA_XDP_DRV_PROG_ID, 5);
         let programs = attached(Attributes::new(nested.bytes()));
         let of = |program_id, mode| AttachedXdp { program_id, mode };
         assert_eq!(programs, [of(5, XdpMode::Native), of(7, XdpMode::Offloaded)]);

@@ -1,4 +1,5 @@
-//! The filter of a savefile: compiled for each of its interfaces, whose packets may be of different kinds.
+//! The filter of a savefile: compiled for each of its interfaces, whose packets may be of different
+//! kinds.
 
 use std::collections::HashMap;
 
@@ -35,7 +36,8 @@ impl Sift {
     ) -> Result<(), FilterChangeError> {
         if let Some(request) = &self.request {
             let filter = request.compile_for_file(link_type)?;
-            let unsupported = |source| FilterChangeError::Unsupported { interface: path.to_owned(), source };
+            let unsupported =
+                |source| FilterChangeError::Unsupported { interface: path.to_owned(), source };
             self.filters.insert(interface, CompiledFilter::for_file(&filter).map_err(unsupported)?);
         }
         Ok(())

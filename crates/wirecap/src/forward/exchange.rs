@@ -50,8 +50,11 @@ impl PortShared {
         outlets: Vec<Arc<dyn Outlet>>,
         lens: RangeInclusive<usize>,
     ) -> Self {
-        let (bad_length, no_cell, copied) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let (shortest, longest) = (*lens.start(), AtomicUsize::new(*lens.end()));
+        let bad_length = AtomicU64::new(0);
+        let no_cell = AtomicU64::new(0);
+        let copied = AtomicU64::new(0);
+        let shortest = *lens.start();
+        let longest = AtomicUsize::new(*lens.end());
         Self { name, queues, outlets, shortest, longest, bad_length, no_cell, copied }
     }
 
@@ -71,8 +74,8 @@ impl PortShared {
     }
 
     pub(super) fn account(&self) -> PortAccount {
-        let [bad_length, no_cell, copied] =
-            [&self.bad_length, &self.no_cell, &self.copied].map(|count| count.load(Ordering::Relaxed));
+        let [bad_length, no_cell, copied] = [&self.bad_length, &self.no_cell, &self.copied]
+            .map(|count| count.load(Ordering::Relaxed));
         let mut sum = PortAccount { taken: bad_length + no_cell, copied, ..PortAccount::default() };
         sum.dropped.bad_length = bad_length;
         sum.dropped.no_cell = no_cell;
@@ -143,12 +146,14 @@ impl Exchange {
 
     /// Whether packets wait that only [`tend`](Self::tend) can send.
     pub(crate) fn is_busy(&self) -> bool {
-        self.outlets().any(|outlet| outlet.is_lagging()) || self.orders.iter().any(|order| order.is_blocked())
+        self.outlets().any(|outlet| outlet.is_lagging())
+            || self.orders.iter().any(|order| order.is_blocked())
     }
 
     /// The ports' parts of the ledger.
     pub(crate) fn ledgers(&self) -> Vec<PortLedger> {
-        let page = |port: &PortShared| PortLedger { name: port.name.clone(), account: port.account() };
+        let page =
+            |port: &PortShared| PortLedger { name: port.name.clone(), account: port.account() };
         self.ports.iter().map(page).collect()
     }
 

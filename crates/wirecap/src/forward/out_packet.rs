@@ -33,18 +33,24 @@ pub use resize::NoRoom;
 const COPY_ROOM: usize = 256;
 
 impl Chunk {
-    /// Takes the packets out, in ring order, to be changed and sent by a [`Port`](crate::Port). Packets that are
-    /// dropped instead are recycled with the chunk, which is then empty.
+    /// Takes the packets out, in ring order, to be changed and sent by a [`Port`](crate::Port).
+    /// Packets that are dropped instead are recycled with the chunk, which is then empty.
     pub fn drain(&mut self) -> Drain<'_> {
         let packets = self.len();
         let Drained { cells, fragmented, origin } = self.take_cells();
         let cell_bytes = origin.owner.cell_bytes().map(u64::from);
-        Drain { cells: Cell::from_mut(cells).as_slice_of_cells(), packets, fragmented, origin, cell_bytes }
+        Drain {
+            cells: Cell::from_mut(cells).as_slice_of_cells(),
+            packets,
+            fragmented,
+            origin,
+            cell_bytes,
+        }
     }
 }
 
-/// The packets of a chunk, to be sent or dropped one by one; from [`Chunk::drain`]. Packets that are not taken are
-/// recycled with the chunk.
+/// The packets of a chunk, to be sent or dropped one by one; from [`Chunk::drain`]. Packets that
+/// are not taken are recycled with the chunk.
 #[derive(Debug)]
 pub struct Drain<'a> {
     cells: &'a [Cell<Descriptor>],
@@ -55,7 +61,8 @@ pub struct Drain<'a> {
 }
 
 impl<'a> Drain<'a> {
-    /// The remaining cells and their origin, if each cell is one packet and can be recycled separately.
+    /// The remaining cells and their origin, if each cell is one packet and can be recycled
+    /// separately.
     pub(super) fn plain(&self) -> Option<(&'a [Cell<Descriptor>], &'a Origin)> {
         (!self.fragmented && self.cell_bytes.is_some()).then_some((self.cells, self.origin))
     }
@@ -87,12 +94,13 @@ impl<'a> Iterator for Drain<'a> {
 
 impl ExactSizeIterator for Drain<'_> {}
 
-/// A packet that was drained from its chunk and owns its cells: it can be changed, and sent by a [`Port`](crate::Port).
-/// If it is dropped, its cells are recycled with the chunk.
+/// A packet that was drained from its chunk and owns its cells: it can be changed, and sent by a
+/// [`Port`](crate::Port). If it is dropped, its cells are recycled with the chunk.
 ///
-/// The packet is complete, whatever the snap length. It can be lengthened or shortened at both ends, within its cell. A
-/// frame that is longer than a cell has several ([`fragments`](Self::fragments)); [`data`](Self::data) is then the
-/// first one, and its tail that of the last one.
+/// The packet is complete, whatever the snap length. It can be lengthened or shortened at both
+/// ends, within its cell. A frame that is longer than a cell has several
+/// ([`fragments`](Self::fragments)); [`data`](Self::data) is then the first one, and its tail that
+/// of the last one.
 pub struct OutPacket<'a> {
     cells: Cells<'a>,
     base: NonNull<u8>,
@@ -193,9 +201,11 @@ impl<'a> OutPacket<'a> {
         cell_bytes: Option<u64>,
         fragmented: bool,
     ) -> Self {
-        let (first, last) = (cells[0].get(), cells[cells.len() - 1].get());
+        let first = cells[0].get();
+        let last = cells[cells.len() - 1].get();
         let header_distance = if fragmented { 0 } else { first.header_distance() };
         let start = in_memory(origin.base, first.address);
+
         // SAFETY: the packet has not been changed since it was captured.
         let wire_len = unsafe { origin.stamps.wire_len_of(start, first.len, header_distance) };
         let (lowest, highest) = match cell_bytes {
@@ -208,6 +218,7 @@ impl<'a> OutPacket<'a> {
                 (first.address - u64::from(record), last.address + u64::from(last.len))
             }
         };
+
         let captured = Captured {
             address: first.address,
             header_distance,
@@ -315,8 +326,9 @@ impl<'a> OutPacket<'a> {
     /// The bytes in a cell of the packet.
     fn bytes(&self, cell: &Cell<Descriptor>) -> &[u8] {
         let Descriptor { address, len, .. } = cell.get();
-        // SAFETY: the cell was checked against its memory when it was captured, address and length are only
-        // changed within it, and it is this packet's alone until it is given away, which consumes the packet.
+        // SAFETY: the cell was checked against its memory when it was captured, address and length
+        // are only changed within it, and it is this packet's alone until it is given away, which
+        // consumes the packet.
         unsafe { slice::from_raw_parts(in_memory(self.base, address).as_ptr(), len as usize) }
     }
 
@@ -335,18 +347,21 @@ impl<'a> OutPacket<'a> {
         let base = self.base;
         self.cells().iter().map(move |cell| {
             let Descriptor { address, len, .. } = cell.get();
-            // SAFETY: as in `bytes`; no two cells of a packet are the same, and `self` is borrowed for as long
-            // as the slices live.
+            // SAFETY: as in `bytes`; no two cells of a packet are the same, and `self` is borrowed
+            // for as long as the slices live.
             unsafe { slice::from_raw_parts_mut(in_memory(base, address).as_ptr(), len as usize) }
         })
     }
 
-    /// The time of arrival, as from [`Packet::timestamp`](crate::Packet::timestamp), also after the head has grown;
-    /// `None` without timestamps, and for a packet that was [built](crate::Port::build).
+    /// The time of arrival, as from [`Packet::timestamp`](crate::Packet::timestamp), also after the
+    /// head has grown; `None` without timestamps, and for a packet that was
+    /// [built](crate::Port::build).
     pub fn timestamp(&self) -> Option<Timestamp> {
         let Captured { address, header_distance, stamps, time, .. } = self.captured;
         // SAFETY: the head did not grow over the timestamp before it.
-        time.unwrap_or_else(|| unsafe { stamps.time_of(in_memory(self.base, address), header_distance) })
+        time.unwrap_or_else(|| unsafe {
+            stamps.time_of(in_memory(self.base, address), header_distance)
+        })
     }
 
     /// The packet's ring; `None` if it was built.
@@ -354,19 +369,31 @@ impl<'a> OutPacket<'a> {
         self.identity().map(|ring| &ring.name)
     }
 
-    /// Detaches the packet from its chunk: it may outlive the chunk, be kept, and move to other threads. With the
-    /// engine `packet` it is copied. Costs an allocation. Its cells are missing in the ring until it is sent or
-    /// dropped, and it no longer belongs to the order of its ring.
+    /// Detaches the packet from its chunk: it may outlive the chunk, be kept, and move to other
+    /// threads. With the engine `packet` it is copied. Costs an allocation. Its cells are missing
+    /// in the ring until it is sent or dropped, and it no longer belongs to the order of its ring.
     pub fn detach(self) -> DetachedPacket {
-        let Cells::Lent { cells, origin } = self.cells else { return DetachedPacket(self.into_static()) };
+        let Cells::Lent { cells, origin } = self.cells else {
+            return DetachedPacket(self.into_static());
+        };
         let ring = Arc::clone(&origin.ring);
+
         if origin.owner.cell_bytes().is_none() {
             return DetachedPacket(self.copied(ring));
         }
-        let given = cells.iter().map(|cell| cell.replace(Descriptor { address: GONE, ..cell.get() }));
+
+        let given =
+            cells.iter().map(|cell| cell.replace(Descriptor { address: GONE, ..cell.get() }));
         let kept = Kept::new(given, Arc::clone(&origin.owner), ring);
         let Self { base, lowest, highest, captured, .. } = self;
-        DetachedPacket(OutPacket { cells: Cells::Kept(Box::new(kept)), base, lowest, highest, captured })
+
+        DetachedPacket(OutPacket {
+            cells: Cells::Kept(Box::new(kept)),
+            base,
+            lowest,
+            highest,
+            captured,
+        })
     }
 
     /// The same packet without borrows.
@@ -375,7 +402,9 @@ impl<'a> OutPacket<'a> {
         let cells = match cells {
             Cells::New(new) => Cells::New(new),
             Cells::Kept(kept) => Cells::Kept(kept),
-            Cells::Lent { .. } => unreachable!("a borrowed packet was taken out of its chunk before"),
+            Cells::Lent { .. } => {
+                unreachable!("a borrowed packet was taken out of its chunk before")
+            }
         };
         OutPacket { cells, base, lowest, highest, captured }
     }
@@ -385,18 +414,21 @@ impl<'a> OutPacket<'a> {
         let time = self.timestamp();
         let len = self.len();
         let memory = Memory::on_heap(len + 2 * COPY_ROOM);
-        let (base, highest) = (memory.base(), memory.bytes() as u64);
+        let base = memory.base();
+        let highest = memory.bytes() as u64;
         let cell = Descriptor { address: COPY_ROOM as u64, len: len as u32, options: 0 };
         let kept = Kept::new([cell].into_iter(), Arc::new(Copied(memory)), ring);
         let captured = Captured { address: cell.address, time: Some(time), ..self.captured };
         let cells = Cells::Kept(Box::new(kept));
         let mut copy = OutPacket { cells, base, lowest: 0, highest, captured };
         let mut rest = copy.data_mut();
+
         for fragment in self.fragments() {
             let (place, behind) = rest.split_at_mut(fragment.len());
             place.copy_from_slice(fragment);
             rest = behind;
         }
+
         copy
     }
 }
@@ -408,8 +440,8 @@ pub(super) fn give_away(cell: &Cell<Descriptor>) -> Descriptor {
 }
 
 fn in_memory(base: NonNull<u8>, address: u64) -> NonNull<u8> {
-    // SAFETY: every address of a packet lies in its memory: it was checked when the packet was captured, and
-    // `OutPacket` keeps it in its cell.
+    // SAFETY: every address of a packet lies in its memory: it was checked when the packet was
+    // captured, and `OutPacket` keeps it in its cell.
     unsafe { base.add(address as usize) }
 }
 
@@ -427,8 +459,8 @@ impl fmt::Debug for OutPacket<'_> {
 #[derive(Debug)]
 pub struct DetachedPacket(OutPacket<'static>);
 
-// SAFETY: the packet borrows from no chunk: its cells are its own, their memory and their owner are not tied to a
-// thread.
+// SAFETY: the packet borrows from no chunk: its cells are its own, their memory and their owner are
+// not tied to a thread.
 unsafe impl Send for DetachedPacket {}
 
 impl DetachedPacket {

@@ -1,5 +1,5 @@
-//! Outlets, which send packets: a tx ring, or a packet socket; and batches of packets that are handed over
-//! together.
+//! Outlets, which send packets: a tx ring, or a packet socket; and batches of packets that are
+//! handed over together.
 
 use std::fmt;
 
@@ -42,8 +42,9 @@ impl Batch {
 pub(crate) trait Outlet: Send + Sync + fmt::Debug {
     /// Whether packets are sent from copies, not from their cells.
     fn copies(&self) -> bool;
-    /// Hands the packets of `batch` to the kernel as far as it accepts them, counts the others as dropped, and returns
-    /// their cells. `late`: they are out of their ring's order. Leaves the batch empty.
+    /// Hands the packets of `batch` to the kernel as far as it accepts them, counts the others as
+    /// dropped, and returns their cells. `late`: they are out of their ring's order. Leaves the
+    /// batch empty.
     fn submit(&self, batch: &mut Batch, late: bool);
     /// Adds to and subtracts from the number of packets that wait for their turn.
     fn count_parked(&self, coming: u64, going: u64);

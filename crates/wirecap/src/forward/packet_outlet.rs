@@ -1,7 +1,9 @@
-//! Sending by a packet socket, for interfaces that the engine `packet` captures: packets are copied.
+//! Sending by a packet socket, for interfaces that the engine `packet` captures: packets are
+//! copied.
 //!
-//! They bypass the queueing discipline (PACKET_QDISC_BYPASS), as packets of AF_XDP do: no packet waits in a queue to
-//! be sent later, taps on the interface do not see them, and a device without room returns an error.
+//! They bypass the queueing discipline (PACKET_QDISC_BYPASS), as packets of AF_XDP do: no packet
+//! waits in a queue to be sent later, taps on the interface do not see them, and a device without
+//! room returns an error.
 
 use rustix::io::Errno;
 
@@ -30,7 +32,11 @@ struct Side {
 
 impl PacketOutlet {
     pub(crate) fn new(socket: PacketSender) -> Self {
-        let (taken, sent, bytes, late, dropped) = (0, 0, 0, 0, PortDrops::default());
+        let taken = 0;
+        let sent = 0;
+        let bytes = 0;
+        let late = 0;
+        let dropped = PortDrops::default();
         let side = Side { socket: Some(socket), taken, sent, bytes, late, dropped };
         Self { parked: AtomicU64::new(0), side: Mutex::new(side) }
     }
@@ -66,6 +72,7 @@ impl Side {
                 }
                 Some(_) => self.dropped.other += 1,
             }
+
             let done: u64 = lens[..count].iter().map(|len| u64::from(*len)).sum();
             self.bytes += if reason.is_none() { done } else { 0 };
             (bytes, lens) = (&bytes[done as usize..], &lens[count..]);

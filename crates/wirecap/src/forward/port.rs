@@ -32,9 +32,9 @@ const NEW_CELLS_AT_ONCE: usize = 32;
 /// Selects the transmit queue of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TxQueue {
-    /// The queue with the number of the receive queue if the port has it, otherwise another one, always the same for a
-    /// receive queue: preserves the order of each ring, and on a veth packets arrive on the queue of that number. Built
-    /// packets use the first queue.
+    /// The queue with the number of the receive queue if the port has it, otherwise another one,
+    /// always the same for a receive queue: preserves the order of each ring, and on a veth packets
+    /// arrive on the queue of that number. Built packets use the first queue.
     #[default]
     AsReceived,
     /// By the [flow](crate::flow_hash): preserves the order of each flow.
@@ -45,18 +45,21 @@ pub enum TxQueue {
 
 /// One thread's handle on an interface of a capture that forwards, through which it sends packets.
 ///
-/// [`send`](Self::send) takes packets, and [`flush`](Self::flush) hands them to the kernel; that happens automatically
-/// when M of them wait (1,024 at most), and when the port is dropped. Each thread opens its own ports with
-/// [`Capture::port`](crate::Capture::port); ports of one interface share its tx rings, a batch at a time. Packets that
-/// cannot be sent are counted ([`PortAccount`]) and their cells return to their pool.
+/// [`send`](Self::send) takes packets, and [`flush`](Self::flush) hands them to the kernel; that
+/// happens automatically when M of them wait (1,024 at most), and when the port is dropped. Each
+/// thread opens its own ports with [`Capture::port`](crate::Capture::port); ports of one interface
+/// share its tx rings, a batch at a time. Packets that cannot be sent are counted ([`PortAccount`])
+/// and their cells return to their pool.
 ///
-/// On an interface captured by the engine `packet`, packets are copied into a packet socket's queue.
+/// On an interface captured by the engine `packet`, packets are copied into a packet socket's
+/// queue.
 #[derive(Debug)]
 pub struct Port {
     exchange: Arc<Exchange>,
     index: usize,
     queue: TxQueue,
-    /// The address of the memory whose cells can be sent without copying; `None` if all packets are copied.
+    /// The address of the memory whose cells can be sent without copying; `None` if all packets are
+    /// copied.
     memory: Option<usize>,
     /// The waiting packets of each transmit queue.
     lanes: Vec<Batch>,
@@ -72,7 +75,8 @@ impl Port {
     pub(crate) fn new(exchange: Arc<Exchange>, index: usize) -> Self {
         let copies = exchange.ports[index].outlets[0].copies();
         let room = if copies { 0 } else { exchange.batch_packets };
-        let lanes = exchange.ports[index].outlets.iter().map(|_| Batch::with_capacity(room)).collect();
+        let lanes =
+            exchange.ports[index].outlets.iter().map(|_| Batch::with_capacity(room)).collect();
         let queue = TxQueue::default();
         let new_cells = Vec::with_capacity(NEW_CELLS_AT_ONCE);
         let owners = exchange.owners.as_ref().filter(|_| !copies);
@@ -104,7 +108,8 @@ impl Port {
         if let TxQueue::Fixed(queue) = queue
             && !shared.queues.contains(&queue)
         {
-            let (interface, queues) = (shared.name.clone(), shared.queues.clone());
+            let interface = shared.name.clone();
+            let queues = shared.queues.clone();
             return Err(PortError::NoSuchQueue { interface, queue, queues });
         }
         self.flush();
@@ -112,9 +117,9 @@ impl Port {
         Ok(self)
     }
 
-    /// Takes `packet`, to be handed to the kernel with others. Its cells belong to the kernel until it is sent. A
-    /// packet outside the memory of this port's capture (from another capture, or from the engine `packet`) is copied
-    /// into a free cell.
+    /// Takes `packet`, to be handed to the kernel with others. Its cells belong to the kernel until
+    /// it is sent. A packet outside the memory of this port's capture (from another capture, or
+    /// from the engine `packet`) is copied into a free cell.
     #[inline]
     pub fn send(&mut self, packet: OutPacket<'_>) {
         let len = packet.len();
@@ -124,7 +129,9 @@ impl Port {
         if let Some((order, sequence)) = packet.order() {
             self.hold(order, sequence);
         }
+
         let lane = self.lane_of(&packet);
+
         match self.memory {
             Some(memory) if memory == packet.memory().addr().get() => {
                 packet.give_away(&mut self.lanes[lane].cells);
@@ -140,15 +147,18 @@ impl Port {
                 lane.lens.push(len as u32);
             }
         }
+
         self.lanes[lane].packets += 1;
         self.waiting += 1;
+
         if self.waiting >= self.exchange.batch_packets {
             self.flush();
         }
     }
 
-    /// Takes all packets left in `packets`, like [`send`](Self::send). If each is in one cell of this port's capture
-    /// and queues are not selected by flow, only their descriptors are read, which costs a fraction.
+    /// Takes all packets left in `packets`, like [`send`](Self::send). If each is in one cell of
+    /// this port's capture and queues are not selected by flow, only their descriptors are read,
+    /// which costs a fraction.
     pub fn send_all(&mut self, packets: Drain<'_>) {
         if !self.take_together(&packets) {
             packets.for_each(|packet| self.send(packet));
@@ -157,28 +167,35 @@ impl Port {
 
     /// Takes the cells of all `packets`, unless packets must be examined one by one.
     fn take_together(&mut self, packets: &Drain<'_>) -> bool {
-        let (Some((mut cells, origin)), shared) = (packets.plain(), self.shared()) else { return false };
+        let (Some((mut cells, origin)), shared) = (packets.plain(), self.shared()) else {
+            return false;
+        };
         let Some(lane) = self.lane_of_queue(origin.ring.name.queue) else { return false };
         let lens = shared.lens();
         let has_good_length = |cell: &Cell<Descriptor>| lens.contains(&(cell.get().len as usize));
         if self.memory != Some(origin.base.addr().get()) || !cells.iter().all(has_good_length) {
             return false;
         }
+
         while !cells.is_empty() {
             if let Some(order) = origin.ring.order.get() {
                 self.hold(order, origin.sequence);
             }
+
             let room = self.exchange.batch_packets - self.waiting;
             let (fitting, others) = cells.split_at(room.min(cells.len()));
             let batch = &mut self.lanes[lane];
             batch.cells.extend(fitting.iter().map(give_away));
             batch.packets += fitting.len() as u64;
             self.waiting += fitting.len();
+
             if self.waiting >= self.exchange.batch_packets {
                 self.flush();
             }
+
             cells = others;
         }
+
         true
     }
 
@@ -200,7 +217,8 @@ impl Port {
 
     /// The lane of the packet.
     fn lane_of(&self, packet: &OutPacket<'_>) -> usize {
-        let by_flow = || ((u64::from(flow_hash(packet.data())) * self.lanes.len() as u64) >> 32) as usize;
+        let by_flow =
+            || ((u64::from(flow_hash(packet.data())) * self.lanes.len() as u64) >> 32) as usize;
         self.lane_of_queue(packet.queue()).unwrap_or_else(by_flow)
     }
 
@@ -222,6 +240,7 @@ impl Port {
         if !self.stock_up(&owners, cells) {
             return false;
         }
+
         let mut bytes = packet.fragments().flatten();
         let taken = self.new_cells.drain(self.new_cells.len() - cells..);
         for (index, address) in taken.enumerate() {
@@ -231,10 +250,12 @@ impl Port {
             );
             part.data_mut().iter_mut().zip(&mut bytes).for_each(|(place, byte)| *place = *byte);
             part.give_away(&mut self.lanes[lane].cells);
+
             if let Some(cell) = self.lanes[lane].cells.last_mut() {
                 cell.options = if index + 1 < cells { CONTINUED } else { 0 };
             }
         }
+
         count(&self.shared().copied);
         true
     }
@@ -254,16 +275,16 @@ impl Port {
     }
 
     /// A new packet of `len` uninitialised bytes. `None` if all cells for new packets are in use
-    /// ([`CaptureBuilder::new_packets`](crate::CaptureBuilder::new_packets)), or if no cell has so many bytes
-    /// ([`longest_new_packet`](Self::longest_new_packet)).
+    /// ([`CaptureBuilder::new_packets`](crate::CaptureBuilder::new_packets)), or if no cell has so
+    /// many bytes ([`longest_new_packet`](Self::longest_new_packet)).
     pub fn build(&mut self, len: usize) -> Option<OutPacket<'static>> {
         let owners = self.exchange.owners.clone()?;
         if len > owners.longest_new() || !self.stock_up(&owners, 1) {
             return None;
         }
-        self.new_cells
-            .pop()
-            .map(|address| OutPacket::new(owners.new_cell(address, len as u32), Arc::clone(&owners)))
+        self.new_cells.pop().map(|address| {
+            OutPacket::new(owners.new_cell(address, len as u32), Arc::clone(&owners))
+        })
     }
 
     /// Bytes of the longest packet that can be built.
@@ -275,8 +296,8 @@ impl Port {
             .min(*self.shared().lens().end())
     }
 
-    /// Hands waiting packets to the kernel and has them sent, as far as the device accepts them. Also takes back the
-    /// cells of sent packets.
+    /// Hands waiting packets to the kernel and has them sent, as far as the device accepts them.
+    /// Also takes back the cells of sent packets.
     pub fn flush(&mut self) {
         let outlets = &self.exchange.ports[self.index].outlets;
         for (batch, outlet) in self.lanes.iter_mut().zip(outlets) {
@@ -289,6 +310,7 @@ impl Port {
                 None => outlet.submit(batch, false),
             }
         }
+
         self.waiting = 0;
         if let Some((order, sequence)) = self.held.take() {
             order.finish(sequence);

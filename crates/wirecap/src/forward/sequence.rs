@@ -1,8 +1,10 @@
-//! Preserves a ring's order of forwarded packets when several workers have its chunks (advanced mode).
+//! Preserves a ring's order of forwarded packets when several workers have its chunks (advanced
+//! mode).
 //!
-//! The packets of a chunk wait until all earlier chunks of the ring are finished: dropped, with all their packets
-//! handed over. The worker that finishes the chunk that others wait for hands over the waiting packets. The wait is
-//! bounded: a chunk that takes too long is skipped, and its packets count as late.
+//! The packets of a chunk wait until all earlier chunks of the ring are finished: dropped, with all
+//! their packets handed over. The worker that finishes the chunk that others wait for hands over
+//! the waiting packets. The wait is bounded: a chunk that takes too long is skipped, and its
+//! packets count as late.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -32,7 +34,8 @@ struct State {
     slots: VecDeque<Slot>,
     /// How many batches wait.
     parked: usize,
-    /// Time at which the first waiting packet arrived here, or at which an earlier chunk was last finished.
+    /// Time at which the first waiting packet arrived here, or at which an earlier chunk was last
+    /// finished.
     since: Option<Instant>,
     spare_batches: Vec<Batch>,
     spare_slots: Vec<Vec<Parked>>,
@@ -54,7 +57,8 @@ struct Parked {
 
 impl Sequence {
     pub(crate) fn new(longest_wait: Duration, window: usize) -> Self {
-        let (blocked, state) = (AtomicBool::new(false), Mutex::new(State::default()));
+        let blocked = AtomicBool::new(false);
+        let state = Mutex::new(State::default());
         Self { longest_wait, window, blocked, state }
     }
 
@@ -64,8 +68,8 @@ impl Sequence {
         order.downcast().expect("rings are kept in order by sequences")
     }
 
-    /// Announces packets of chunk `sequence`: [`submit`](Self::submit) will hand them over, and then
-    /// [`finish`](Self::finish) will be called once more.
+    /// Announces packets of chunk `sequence`: [`submit`](Self::submit) will hand them over, and
+    /// then [`finish`](Self::finish) will be called once more.
     pub(crate) fn hold(&self, sequence: u64) {
         let mut state = lock(&self.state);
         if let Some(slot) = state.slot(sequence) {
@@ -113,7 +117,12 @@ impl Sequence {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn parked_cells(&self) -> usize {
         let state = lock(&self.state);
-        state.slots.iter().flat_map(|slot| &slot.parked).map(|parked| parked.batch.cells.len()).sum()
+        state
+            .slots
+            .iter()
+            .flat_map(|slot| &slot.parked)
+            .map(|parked| parked.batch.cells.len())
+            .sum()
     }
 
     fn give_up_overdue(&self, state: &mut State) {

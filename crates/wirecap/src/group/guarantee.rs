@@ -7,16 +7,16 @@ use wirecap_units::size::grouped;
 
 use crate::umem::pool::Geometry;
 
-/// The settings that decide whether a group loses packets under a load that it can process, however the load is
-/// distributed over its rings.
+/// The settings that decide whether a group loses packets under a load that it can process, however
+/// the load is distributed over its rings.
 ///
-/// A ring to which up to λ packets per second arrive loses nothing, while the group's load is at most 0.9 of its
-/// workers' capacity, if
+/// A ring to which up to λ packets per second arrive loses nothing, while the group's load is at
+/// most 0.9 of its workers' capacity, if
 ///
 /// > (1 - T) u R M ≥ W M + λ ((h + 1) M c + w)
 ///
-/// with W workers of up to h home rings each, c per packet, w = [`WAKE_BOUND`](Self::WAKE_BOUND), and u = 1, or
-/// [`USABLE_IN_BLOCKS`](Self::USABLE_IN_BLOCKS) with the engine `packet`.
+/// with W workers of up to h home rings each, c per packet, w = [`WAKE_BOUND`](Self::WAKE_BOUND),
+/// and u = 1, or [`USABLE_IN_BLOCKS`](Self::USABLE_IN_BLOCKS) with the engine `packet`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Guarantee {
     /// M and R.
@@ -52,19 +52,23 @@ impl fmt::Display for Shortfall {
             "a ring that receives more than {ring} packets per second may lose some, although the workers can process {group}; "
         )?;
         match self.chunks_needed {
-            Some(chunks) => write!(f, "use a pool of {} chunks or a lower threshold", grouped(chunks.into())),
+            Some(chunks) => {
+                write!(f, "use a pool of {} chunks or a lower threshold", grouped(chunks.into()))
+            }
             None => write!(f, "use a lower threshold"),
         }
     }
 }
 
 impl Guarantee {
-    /// w: the maximum time until a waiting worker serves a ring above T whose own worker does not sleep: a sleep of up
-    /// to a millisecond, and a millisecond for the kernel to schedule the worker.
+    /// w: the maximum time until a waiting worker serves a ring above T whose own worker does not
+    /// sleep: a sleep of up to a millisecond, and a millisecond for the kernel to schedule the
+    /// worker.
     pub const WAKE_BOUND: Duration = Duration::from_millis(2);
 
-    /// u of the engine `packet`: if less than a quarter of a ring of blocks is free, the kernel may drop a packet while it
-    /// closes a block and opens the next (`__tpacket_v3_has_room`, since Linux 5.3).
+    /// u of the engine `packet`: if less than a quarter of a ring of blocks is free, the kernel may
+    /// drop a packet while it closes a block and opens the next (`__tpacket_v3_has_room`, since
+    /// Linux 5.3).
     pub const USABLE_IN_BLOCKS: f64 = crate::umem::ring::USABLE_IN_BLOCKS;
 
     /// The maximum load of the group, as a share of its workers' capacity.
@@ -86,18 +90,19 @@ impl Guarantee {
         rate <= self.ring_rate()
     }
 
-    /// R: the smallest number of chunks in a ring's pool with which `rate` packets per second are not lost; `None` if T
-    /// leaves no room.
+    /// R: the smallest number of chunks in a ring's pool with which `rate` packets per second are
+    /// not lost; `None` if T leaves no room.
     pub fn chunks_for(&self, rate: f64) -> Option<u32> {
         let cells = (self.held() + rate * self.delay()) / self.above_threshold();
         let chunks = (cells / f64::from(self.geometry.chunk_cells)).ceil();
         (chunks < f64::from(u32::MAX)).then_some(chunks as u32)
     }
 
-    /// The packets per second that one ring may receive, and the chunks that its pool needs for the group's full
-    /// capacity; `None` if the pool suffices.
+    /// The packets per second that one ring may receive, and the chunks that its pool needs for the
+    /// group's full capacity; `None` if the pool suffices.
     pub fn shortfall(&self) -> Option<Shortfall> {
-        let (ring_rate, group_rate) = (self.ring_rate(), self.group_rate());
+        let ring_rate = self.ring_rate();
+        let group_rate = self.group_rate();
         (ring_rate < group_rate).then(|| Shortfall {
             ring_rate,
             group_rate,
@@ -167,6 +172,7 @@ mod tests {
             blocks.ring_rate(),
             cells.ring_rate()
         );
+
         assert_eq!((cells.chunks_for(36_000.0), blocks.chunks_for(36_000.0)), (Some(17), Some(23)));
     }
 

@@ -1,5 +1,5 @@
-//! Which ring a worker serves next, how many buddies a busy ring calls, and how much a helper takes: the
-//! policies that were compared (`sim::policies_compared`), and the one that workers use.
+//! Which ring a worker serves next, how many buddies a busy ring calls, and how much a helper
+//! takes: the policies that were compared (`sim::policies_compared`), and the one that workers use.
 //!
 //! What the comparison found (1.6 and 0.2 of a worker's capacity, M = 64, 50 µs a packet):
 //!
@@ -20,19 +20,19 @@
 pub struct Policy {
     /// Which ring is next.
     pub next: Next,
-    /// Maximum number of sleeping buddies that a worker calls when it leaves a ring above T. It calls one for each chunk
-    /// above T.
+    /// Maximum number of sleeping buddies that a worker calls when it leaves a ring above T. It
+    /// calls one for each chunk above T.
     pub calls_max: usize,
     /// Number of parts into which a helper divides a chunk.
     pub parts: u32,
 }
 
-/// Which ring a worker serves next if some are above T. If home rings are above T, the fullest of them precedes those
-/// of buddies.
+/// Which ring a worker serves next if some are above T. If home rings are above T, the fullest of
+/// them precedes those of buddies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// The home rings; those of buddies when these are empty. This does not conserve work: a worker with a packet to
-    /// serve each time it looks never helps.
+    /// The home rings; those of buddies when these are empty. This does not conserve work: a worker
+    /// with a packet to serve each time it looks never helps.
     HomeFirst,
     /// Alternates between the fullest ring above T and one home ring.
     Alternate,
@@ -59,8 +59,8 @@ pub(crate) struct Turn {
     pub(crate) has_ended: bool,
     /// The next home ring.
     place: usize,
-    /// What it must still serve of its home rings before a ring above T: looks, chunks or packets, depending on the
-    /// policy.
+    /// What it must still serve of its home rings before a ring above T: looks, chunks or packets,
+    /// depending on the policy.
     owed: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Whether a ring may be above T, in one word for all workers: workers of a balanced group need not look at each
-//! other's rings, whose indices are in the caches of other processors.
+//! Whether a ring may be above T, in one word for all workers: workers of a balanced group need not
+//! look at each other's rings, whose indices are in the caches of other processors.
 //!
 //! If every worker looked at all rings after every chunk, that would be W x W reads of other
 //! processors' indices: for 256-packet chunks, 4 % of the instructions with one ring, 22 % with
@@ -17,8 +17,8 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The state of the rings of one part of a group. While a ring is [noted](Self::note) as above T, workers look for it,
-/// until a [`Look`] that began after the note finds none.
+/// The state of the rings of one part of a group. While a ring is [noted](Self::note) as above T,
+/// workers look for it, until a [`Look`] that began after the note finds none.
 #[derive(Debug, Default)]
 // In a separate cache line: it is read with every request, and rarely written.
 #[repr(align(64))]
@@ -44,7 +44,8 @@ impl Pressure {
 
     /// A ring was seen above T.
     pub(super) fn note(&self) {
-        // Release pairs with the acquire in `look`: a look that sees the note also sees the state before it.
+        // Release pairs with the acquire in `look`: a look that sees the note also sees the state
+        // before it.
         self.noted.fetch_add(1, Ordering::Release);
     }
 
@@ -72,14 +73,17 @@ mod model {
     use super::*;
     use crate::sync::{AtomicU32, model};
 
-    /// A ring's worker sees it above T and notes it, while two others look: whatever they find, the note stays until a look
-    /// has seen the ring.
+    /// A ring's worker sees it above T and notes it, while two others look: whatever they find, the
+    /// note stays until a look has seen the ring.
     #[test]
     fn no_note_is_lost() {
         model(|| {
-            let (pressure, backlog) = (Arc::new(Pressure::default()), Arc::new(AtomicU32::new(0)));
+            let pressure = Arc::new(Pressure::default());
+            let backlog = Arc::new(AtomicU32::new(0));
+
             let worker = thread::spawn({
-                let (pressure, backlog) = (Arc::clone(&pressure), Arc::clone(&backlog));
+                let pressure = Arc::clone(&pressure);
+                let backlog = Arc::clone(&backlog);
                 move || {
                     backlog.store(1, Ordering::Relaxed);
                     pressure.note();
@@ -91,8 +95,10 @@ mod model {
                     pressure.settle(look);
                 }
             };
+
             let other = thread::spawn({
-                let (pressure, backlog) = (Arc::clone(&pressure), Arc::clone(&backlog));
+                let pressure = Arc::clone(&pressure);
+                let backlog = Arc::clone(&backlog);
                 move || look_round(&pressure, &backlog)
             });
             look_round(&pressure, &backlog);

@@ -9,9 +9,11 @@ use wirecap_units::size::{count_of, grouped};
 
 use super::unseen::{clock_time, unix_seconds};
 
-/// The packets that a device counted as received since the capture began, and those that the capture saw.
+/// The packets that a device counted as received since the capture began, and those that the
+/// capture saw.
 ///
-/// The two are read one after the other, so packets that arrive in between make the number of seen ones a range.
+/// The two are read one after the other, so packets that arrive in between make the number of seen
+/// ones a range.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Counted {
@@ -36,7 +38,8 @@ impl Counted {
         }
     }
 
-    /// Whether the device counted fewer packets than were seen, so that its counters must have been reset.
+    /// Whether the device counted fewer packets than were seen, so that its counters must have been
+    /// reset.
     pub fn was_reset(&self) -> bool {
         self.not_compared.is_none() && self.device < self.seen.0
     }
@@ -49,15 +52,20 @@ impl Counted {
     /// Why it forbids "lossless: yes", if it does.
     pub(super) fn objection(&self) -> Option<String> {
         let place = &self.place;
+
         if self.missing() > 0 {
             let missing = count_of(self.missing(), "packet", "packets");
-            let since =
-                self.agreed.map(|agreed| format!(" since {}", clock_time(agreed))).unwrap_or_default();
+            let since = self
+                .agreed
+                .map(|agreed| format!(" since {}", clock_time(agreed)))
+                .unwrap_or_default();
             return Some(format!(
                 "{place}: its device counted {missing} that the capture did not see{since}"
             ));
         }
-        self.was_reset().then(|| format!("{place}: its device counted fewer packets than were seen"))
+
+        self.was_reset()
+            .then(|| format!("{place}: its device counted fewer packets than were seen"))
     }
 }
 
@@ -65,7 +73,13 @@ impl fmt::Display for Counted {
     /// `eth0@3: device counted 1,000, seen 980 to 990`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (least, most) = self.seen;
-        write!(f, "{}: device counted {}, seen {}", self.place, grouped(self.device), grouped(least))?;
+        write!(
+            f,
+            "{}: device counted {}, seen {}",
+            self.place,
+            grouped(self.device),
+            grouped(least)
+        )?;
         if most > least { write!(f, " to {}", grouped(most)) } else { Ok(()) }
     }
 }
@@ -103,13 +117,20 @@ mod tests {
 
     #[test]
     fn a_count_that_cannot_be_compared_objects_to_nothing() {
-        let counted = Counted { not_compared: Some("GRO merges packets".to_owned()), ..counted(101, (0, 0)) };
+        let counted =
+            Counted { not_compared: Some("GRO merges packets".to_owned()), ..counted(101, (0, 0)) };
         assert_eq!((counted.missing(), counted.objection()), (0, None));
     }
 
     #[test]
     fn the_bracket_is_printed_as_a_range_only_if_it_is_one() {
-        assert_eq!(counted(1000, (990, 1000)).to_string(), "eth0@3: device counted 1,000, seen 990 to 1,000");
-        assert_eq!(counted(1000, (1000, 1000)).to_string(), "eth0@3: device counted 1,000, seen 1,000");
+        assert_eq!(
+            counted(1000, (990, 1000)).to_string(),
+            "eth0@3: device counted 1,000, seen 990 to 1,000"
+        );
+        assert_eq!(
+            counted(1000, (1000, 1000)).to_string(),
+            "eth0@3: device counted 1,000, seen 1,000"
+        );
     }
 }

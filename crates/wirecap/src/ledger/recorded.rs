@@ -11,16 +11,16 @@ pub struct Recorded {
     pub to: String,
     /// Packets delivered after the last one requested by `-c`. They are not lost.
     pub surplus: u64,
-    /// Packets that were discarded because the writer did not keep up and the pools were nearly full: lost because of a slow disk,
-    /// not by the capture.
+    /// Packets that were discarded because the writer did not keep up and the pools were nearly
+    /// full: lost because of a slow disk, not by the capture.
     pub writer: u64,
     /// Packets that the writer accepted.
     pub written: u64,
-    /// Packets that a pipe's reader left when it closed the pipe: in the pipe, or captured later. They are not lost, because it
-    /// did not want them.
+    /// Packets that a pipe's reader left when it closed the pipe: in the pipe, or captured later.
+    /// They are not lost, because it did not want them.
     pub unread: u64,
-    /// Packets that are complete in the file. For a pipe: packets written into it; its reader may have ended before it
-    /// read them.
+    /// Packets that are complete in the file. For a pipe: packets written into it; its reader may
+    /// have ended before it read them.
     pub in_file: u64,
     /// Packets without a timestamp, because the NIC gave none; their time in the file is 0.
     pub untimed: u64,
@@ -32,8 +32,8 @@ impl Recorded {
         delivered.saturating_sub(self.surplus + self.unread).saturating_sub(self.in_file)
     }
 
-    /// The reader of the pipe has closed it, and wanted no more packets: all that it has not read are `unread`, except those
-    /// that the writer had to discard.
+    /// The reader of the pipe has closed it, and wanted no more packets: all that it has not read
+    /// are `unread`, except those that the writer had to discard.
     pub fn reader_left(&mut self, delivered: u64) {
         self.unread += self.lost(delivered).saturating_sub(self.writer);
     }
@@ -42,7 +42,14 @@ impl Recorded {
     pub(super) fn rows(&self, delivered: u64) -> Vec<[String; 7]> {
         let head = ["recorded to", "delivered", "after -c", "writer", "written", "in file", "lost"]
             .map(str::to_owned);
-        let counts = [delivered, self.surplus, self.writer, self.written, self.in_file, self.lost(delivered)];
+        let counts = [
+            delivered,
+            self.surplus,
+            self.writer,
+            self.written,
+            self.in_file,
+            self.lost(delivered),
+        ];
         let [delivered, surplus, writer, written, in_file, lost] = counts.map(grouped);
         vec![head, [self.to.clone(), delivered, surplus, writer, written, in_file, lost]]
     }
@@ -87,7 +94,10 @@ mod tests {
             untimed: 5,
         };
         let [names, counts] = <[_; 2]>::try_from(recorded.rows(7)).unwrap();
-        assert_eq!(names, ["recorded to", "delivered", "after -c", "writer", "written", "in file", "lost"]);
+        assert_eq!(
+            names,
+            ["recorded to", "delivered", "after -c", "writer", "written", "in file", "lost"]
+        );
         assert_eq!(counts, ["a.pcapng", "7", "1", "2", "3,000", "4", "2"]);
     }
 }

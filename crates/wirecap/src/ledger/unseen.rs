@@ -8,8 +8,8 @@ use serde::{Serialize, Serializer};
 
 /// A period in which packets of an interface may have passed without being captured or counted.
 ///
-/// It begins when the interface was last found in order, at most a quarter of a second before the event, and ends when
-/// packets are captured again.
+/// It begins when the interface was last found in order, at most a quarter of a second before the
+/// event, and ends when packets are captured again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unseen {
@@ -38,8 +38,8 @@ pub enum UnseenReason {
     Detached,
     /// Receive queues were added, and the driver ran the capture's program on them only later.
     Queues,
-    /// The device delivered nothing although it was not idle: it was reset without its driver, no longer sends
-    /// interrupts, or counts packets that reach no ring.
+    /// The device delivered nothing although it was not idle: it was reset without its driver, no
+    /// longer sends interrupts, or counts packets that reach no ring.
     Silent,
     /// It appeared during a capture of all interfaces, and no socket received its link type yet.
     LinkType,
@@ -47,9 +47,11 @@ pub enum UnseenReason {
     Unwatched,
     /// A counter of the device went backwards: drops before its reset are not known.
     CountersReset,
-    /// Its rings got another size, and the driver may have dropped packets in the former ones without counting them.
+    /// Its rings got another size, and the driver may have dropped packets in the former ones
+    /// without counting them.
     Resized,
-    /// No packet came before another event, and no counter tells whether the device was quiet or dead.
+    /// No packet came before another event, and no counter tells whether the device was quiet or
+    /// dead.
     QuietOrDead,
 }
 
@@ -107,11 +109,15 @@ impl Serialize for Unseen {
     }
 }
 
-/// The time of day (UTC) to the millisecond, for a person who reads it soon after: `03:12:07.250 UTC`.
+/// The time of day (UTC) to the millisecond, for a person who reads it soon after:
+/// `03:12:07.250 UTC`.
 pub(super) fn clock_time(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (seconds, millis) = (since.as_secs() % 86_400, since.subsec_millis());
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let seconds = since.as_secs() % 86_400;
+    let millis = since.subsec_millis();
+    let hours = seconds / 3600;
+    let minutes = seconds / 60 % 60;
+    let seconds = seconds % 60;
     format!("{hours:02}:{minutes:02}:{seconds:02}.{millis:03} UTC")
 }
 

@@ -1,7 +1,7 @@
 //! The memory cgroups of a process: its own and all its ancestors, version 2 or 1.
 //!
-//! The kernel kills a process that exceeds one of their limits without a message, so the limits are checked before any
-//! memory is allocated.
+//! The kernel kills a process that exceeds one of their limits without a message, so the limits are
+//! checked before any memory is allocated.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,13 +60,20 @@ const VERSIONS: [Version; 2] = [
 /// The limit of version 1 if there is none: all memory that a process can address, in whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// The limits, from the process's `mountinfo` and `cgroup` files and from the files that `read` returns.
-fn limits(mountinfo: &str, membership: &str, read: &dyn Fn(&Path) -> Option<String>) -> Vec<Cgroup> {
+/// The limits, from the process's `mountinfo` and `cgroup` files and from the files that `read`
+/// returns.
+fn limits(
+    mountinfo: &str,
+    membership: &str,
+    read: &dyn Fn(&Path) -> Option<String>,
+) -> Vec<Cgroup> {
     let mut limits = Vec::new();
+
     for version in &VERSIONS {
         let Some(path) = path_in(membership, version) else { continue };
         for (root, mounted_at) in mounts(mountinfo, version) {
-            // A container without a cgroup namespace sees the host's path, of which only a part is mounted.
+            // A container without a cgroup namespace sees the host's path, of which only a part is
+            // mounted.
             let Ok(below) = path.strip_prefix(root) else { continue };
             let directories = below.ancestors().map(|directory| mounted_at.join(directory));
             limits.extend(directories.filter_map(|directory| limit_of(&directory, version, read)));
@@ -79,7 +86,9 @@ fn limits(mountinfo: &str, membership: &str, read: &dyn Fn(&Path) -> Option<Stri
 fn path_in<'a>(membership: &'a str, version: &Version) -> Option<&'a Path> {
     membership.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
-        let (_number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let _number = fields.next()?;
+        let controllers = fields.next()?;
+        let path = fields.next()?;
         let is_meant = match version.filesystem {
             "cgroup2" => controllers.is_empty(),
             _ => controllers.split(',').any(|controller| controller == "memory"),
@@ -93,7 +102,8 @@ fn mounts<'a>(mountinfo: &'a str, version: &Version) -> impl Iterator<Item = (&'
     mountinfo.lines().filter_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
-        let (root, mounted_at) = (fields.next()?, fields.next()?);
+        let root = fields.next()?;
+        let mounted_at = fields.next()?;
         let mut filesystem = filesystem.split(' ');
         let is_meant = filesystem.next()? == version.filesystem
             && (version.filesystem == "cgroup2"
@@ -102,8 +112,13 @@ fn mounts<'a>(mountinfo: &'a str, version: &Version) -> impl Iterator<Item = (&'
     })
 }
 
-fn limit_of(directory: &Path, version: &Version, read: &dyn Fn(&Path) -> Option<String>) -> Option<Cgroup> {
+fn limit_of(
+    directory: &Path,
+    version: &Version,
+    read: &dyn Fn(&Path) -> Option<String>,
+) -> Option<Cgroup> {
     let file = directory.join(version.limit);
+
     // `max` in version 2.
     let limit_bytes = number(&read(&file)?).filter(|&limit| limit < NO_LIMIT)?;
     let usage = read(&directory.join(version.usage)).and_then(|text| number(&text)).unwrap_or(0);
@@ -112,6 +127,7 @@ fn limit_of(directory: &Path, version: &Version, read: &dyn Fn(&Path) -> Option<
         let (name, count) = line.split_once(' ')?;
         (name == version.reclaimable).then(|| number(count))?
     });
+
     Some(Cgroup { file, limit_bytes, used_bytes: usage.saturating_sub(reclaimable.unwrap_or(0)) })
 }
 
@@ -126,11 +142,15 @@ mod tests {
     /// The limits in a recorded tree of paths, each with the file's contents.
     fn found(mountinfo: &str, membership: &str, tree: &[(&str, &str)]) -> Vec<(String, u64, u64)> {
         let read = |path: &Path| {
-            tree.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned())
+            tree.iter()
+                .find(|(name, _)| Path::new(name) == path)
+                .map(|(_, text)| (*text).to_owned())
         };
         let limits = limits(mountinfo, membership, &read).into_iter();
         limits
-            .map(|limit| (limit.file.display().to_string(), limit.limit_bytes, limit.available_bytes()))
+            .map(|limit| {
+                (limit.file.display().to_string(), limit.limit_bytes, limit.available_bytes())
+            })
             .collect()
     }
 
@@ -162,7 +182,10 @@ mod tests {
             ("/sys/fs/cgroup/memory/jobs/one/memory.limit_in_bytes", "9223372036854771712\n"),
             ("/sys/fs/cgroup/memory/jobs/memory.limit_in_bytes", "629145600\n"),
             ("/sys/fs/cgroup/memory/jobs/memory.usage_in_bytes", "1000\n"),
-            ("/sys/fs/cgroup/memory/jobs/memory.stat", "inactive_file 7\ntotal_inactive_file 400\n"),
+            (
+                "/sys/fs/cgroup/memory/jobs/memory.stat",
+                "inactive_file 7\ntotal_inactive_file 400\n",
+            ),
             ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
         ];
         let limit = "/sys/fs/cgroup/memory/jobs/memory.limit_in_bytes".to_owned();

@@ -1,4 +1,5 @@
-//! Filters of an interface's rings: in the kernel if it decides exactly as libpcap, otherwise in user space.
+//! Filters of an interface's rings: in the kernel if it decides exactly as libpcap, otherwise in
+//! user space.
 
 use std::io;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use crate::sys::wait_for_running_programs;
 
 /// The maximum number of instructions before a filter, which select packets by direction and queue.
 const SELECTION_INSNS: usize = 6;
-/// The maximum number of further instructions of a socket of all interfaces, which select packets by interface: two loads, and two
-/// for each interface or link type that it rejects.
+/// The maximum number of further instructions of a socket of all interfaces, which select packets
+/// by interface: two loads, and two for each interface or link type that it rejects.
 pub(super) const ADMISSION_INSNS: usize = 2 + 2 * (EXCLUDED_MAX + SPECIAL_LINKS.len() + 2);
 /// The maximum number of interfaces that a socket of all interfaces leaves to other sockets.
 pub(super) const EXCLUDED_MAX: usize = 64;
@@ -62,7 +63,11 @@ impl Filtering {
         }
     }
 
-    fn in_user_space(filter: &Filter, device: &Device, reason: String) -> Result<Self, Unsupported> {
+    fn in_user_space(
+        filter: &Filter,
+        device: &Device,
+        reason: String,
+    ) -> Result<Self, Unsupported> {
         let form = filter.beside_socket()?;
         Ok(Self { filters: false, in_user_space: Some(reason), ..Self::by(form, device) })
     }
@@ -86,20 +91,24 @@ impl Filtering {
         device: &Device,
         snap_len: u32,
     ) -> Result<Self, FilterChangeError> {
-        let unsupported = |source| FilterChangeError::Unsupported { interface: device.name.clone(), source };
+        let unsupported =
+            |source| FilterChangeError::Unsupported { interface: device.name.clone(), source };
         let next = Self::of(filter, device, snap_len).map_err(unsupported)?;
         let installed = match next.install(before, filter, rings, device) {
             Ok(()) => Ok(next),
-            // Too long for this kernel, or rejected: it accepts no loads of scratch memory that may be
-            // uninitialised.
+            // Too long for this kernel, or rejected: it accepts no loads of scratch memory that may
+            // be uninitialised.
             Err(error) if is_refusal(&error) && next.filters => {
-                let next = Self::in_user_space(filter, device, format!("the kernel rejects it ({error})"))
-                    .map_err(unsupported)?;
+                let next =
+                    Self::in_user_space(filter, device, format!("the kernel rejects it ({error})"))
+                        .map_err(unsupported)?;
                 next.install(before, filter, rings, device).map(|()| next)
             }
             Err(error) => Err(error),
         };
-        installed.map_err(|source| FilterChangeError::Socket { interface: device.name.clone(), source })
+
+        installed
+            .map_err(|source| FilterChangeError::Socket { interface: device.name.clone(), source })
     }
 
     /// Every packet that matches both `filter` and the previous one is captured, once.
@@ -114,14 +123,18 @@ impl Filtering {
         if let Ok(filter) = UserFilter::new(filter, device) {
             rings.iter().for_each(|ring| ring.begin_change(filter.clone()));
         }
+
         let attached = rings.iter().try_for_each(|ring| ring.listen(&self.program, self.filters));
         let now = if attached.is_ok() { self } else { before };
+
         if attached.is_err() {
             // The previous program is accepted again.
             rings.iter().try_for_each(|ring| ring.listen(&before.program, before.filters))?;
         }
+
         wait_for_running_programs();
         rings.iter().for_each(|ring| ring.settle(now.check.clone()));
+
         attached
     }
 }

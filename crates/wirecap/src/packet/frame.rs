@@ -31,7 +31,10 @@ pub(crate) struct BadFrame {
 impl fmt::Display for BadFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { offset, mac, len } = self;
-        write!(f, "a packet header at {offset} (for {len} bytes from {mac} on) that leads outside it")
+        write!(
+            f,
+            "a packet header at {offset} (for {len} bytes from {mac} on) that leads outside it"
+        )
     }
 }
 
@@ -49,26 +52,34 @@ pub(crate) struct Frame {
     pub(crate) tagged: bool,
 }
 
-/// Parses the packet whose header is at `offset`, within `room`, and puts back the VLAN tag that the kernel removed.
-/// Offsets count from `base`.
+/// Parses the packet whose header is at `offset`, within `room`, and puts back the VLAN tag that
+/// the kernel removed. Offsets count from `base`.
 ///
 /// # Safety
 ///
 /// The room must be mapped from `base` on, and must have no other user.
 #[inline]
-pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize) -> Result<Frame, BadFrame> {
+pub(crate) unsafe fn read(
+    base: NonNull<u8>,
+    room: &Range<usize>,
+    offset: usize,
+) -> Result<Frame, BadFrame> {
     let bad = |mac, len| BadFrame { offset, mac, len };
     if offset < room.start || offset > room.end.saturating_sub(HEADER_BYTES) {
         return Err(bad(0, 0));
     }
+
     // SAFETY: the header lies in the room, as was just checked.
     let place = unsafe { base.add(offset) };
+
     // SAFETY: as above; the struct consists of integers.
     let header = unsafe { place.cast::<tpacket3_hdr>().read_unaligned() };
+
     // 64 bits hold the sum of any offset and length without overflow.
     let end = offset as u64 + u64::from(header.tp_mac) + u64::from(header.tp_snaplen);
-    // Between header and packet there must be room for a tag. The kernel leaves the link-layer address of the
-    // sender and some padding there.
+
+    // Between header and packet there must be room for a tag. The kernel leaves the link-layer
+    // address of the sender and some padding there.
     if usize::from(header.tp_mac) < HEADER_BYTES + TAG_BYTES || end > room.end as u64 {
         return Err(bad(header.tp_mac, header.tp_snaplen));
     }
@@ -79,6 +90,7 @@ pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize)
     if crate::sabotage::is("tag-not-put-back") {
         return Ok(Frame::of(&header, offset, false));
     }
+
     // SAFETY: the packet and the bytes before it are in the room.
     let header = unsafe { put_tag_back(place) };
     Ok(Frame::of(&header, offset, true))
@@ -90,7 +102,11 @@ impl Frame {
     fn of(header: &tpacket3_hdr, offset: usize, tagged: bool) -> Self {
         let address = offset + usize::from(header.tp_mac);
         Self {
-            descriptor: Descriptor::behind_header(address as u64, header.tp_snaplen, header.tp_mac.into()),
+            descriptor: Descriptor::behind_header(
+                address as u64,
+                header.tp_snaplen,
+                header.tp_mac.into(),
+            ),
             wire_len: header.tp_len,
             end: address + header.tp_snaplen as usize,
             // If this wraps around, the address is before the room.
@@ -100,8 +116,8 @@ impl Frame {
     }
 }
 
-/// Moves the addresses down by the length of a tag, and writes the tag after them, unless the packet was truncated
-/// before their end. The header then describes the packet with its tag.
+/// Moves the addresses down by the length of a tag, and writes the tag after them, unless the
+/// packet was truncated before their end. The header then describes the packet with its tag.
 ///
 /// # Safety
 ///
@@ -113,17 +129,20 @@ unsafe fn put_tag_back(place: NonNull<u8>) -> tpacket3_hdr {
     if (header.tp_snaplen as usize) < ADDRESS_BYTES {
         return header;
     }
+
     let tpid = match header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID {
         0 => TPID_8021Q,
         _ => header.hv1.tp_vlan_tpid,
     };
     let [a, b] = tpid.to_be_bytes();
     let [c, d] = (header.hv1.tp_vlan_tci as u16).to_be_bytes();
+
     header.tp_status = header.tp_status & !libc::TP_STATUS_VLAN_VALID | TAG_PUT_BACK;
     header.hv1.tp_vlan_tpid = tpid;
     header.tp_mac -= TAG_BYTES as u16;
     header.tp_snaplen += TAG_BYTES as u32;
     header.tp_len += TAG_BYTES as u32;
+
     // SAFETY: the caller guarantees the room.
     unsafe {
         let start = place.add(header.tp_mac.into());
@@ -131,6 +150,7 @@ unsafe fn put_tag_back(place: NonNull<u8>) -> tpacket3_hdr {
         start.add(ADDRESS_BYTES).cast::<[u8; TAG_BYTES]>().write([a, b, c, d]);
         place.cast::<tpacket3_hdr>().write_unaligned(header);
     }
+
     header
 }
 
@@ -146,16 +166,21 @@ mod tests {
         let mut header: tpacket3_hdr = unsafe { std::mem::zeroed() };
         (header.tp_mac, header.tp_snaplen, header.tp_len) = (mac, len, len + 5);
         (header.tp_sec, header.tp_nsec) = (3, 4);
+
         if let Some((tpid, tci)) = tag {
             header.tp_status = libc::TP_STATUS_VLAN_VALID;
             header.tp_status |= if tpid == 0 { 0 } else { libc::TP_STATUS_VLAN_TPID_VALID };
             (header.hv1.tp_vlan_tpid, header.hv1.tp_vlan_tci) = (tpid, tci);
         }
+
         let mut bytes = vec![0xee; usize::from(mac)];
+
         // SAFETY: the header's bytes; it has no padding.
-        bytes[..HEADER_BYTES]
-            .copy_from_slice(&unsafe { std::mem::transmute::<tpacket3_hdr, [u8; HEADER_BYTES]>(header) });
+        bytes[..HEADER_BYTES].copy_from_slice(&unsafe {
+            std::mem::transmute::<tpacket3_hdr, [u8; HEADER_BYTES]>(header)
+        });
         bytes.extend((0..len).map(|n| n as u8));
+
         bytes
     }
 
@@ -169,10 +194,15 @@ mod tests {
         for (tpid, expected) in [(0, 0x8100), (0x88a8, 0x88a8)] {
             let mut bytes = packet(52, 60, Some((tpid, 0x6abc)));
             let frame = read_in(&mut bytes).unwrap();
-            assert_eq!((frame.wire_len, frame.descriptor.len, frame.descriptor.address), (69, 64, 48));
+            assert_eq!(
+                (frame.wire_len, frame.descriptor.len, frame.descriptor.address),
+                (69, 64, 48)
+            );
+
             let plain: Vec<u8> = (0..60).collect();
             let [a, b] = u16::to_be_bytes(expected);
             assert_eq!(bytes[48..], [&plain[..12], &[a, b, 0x6a, 0xbc], &plain[12..]].concat());
+
             let again = read_in(&mut bytes);
             assert!(again.is_err(), "there is no more room, and nothing is put back twice");
         }

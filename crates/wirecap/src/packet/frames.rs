@@ -1,7 +1,8 @@
 //! The frames of a TPACKET_V2 ring: one packet each, which the kernel hands over at once.
 //!
-//! A received frame gets a header in the form of TPACKET_V3, in place, so that the code for packets of blocks can read
-//! these too. For that the kernel leaves more room before the packet than it needs itself.
+//! A received frame gets a header in the form of TPACKET_V3, in place, so that the code for packets
+//! of blocks can read these too. For that the kernel leaves more room before the packet than it
+//! needs itself.
 
 #![allow(unsafe_code)]
 
@@ -57,7 +58,10 @@ impl Frames {
     /// The frames of a new ring of this shape.
     pub(crate) fn new(mapping: Mapping, shape: FrameShape) -> Self {
         assert!(shape.ring_bytes() <= mapping.bytes(), "the ring is larger than its mapping");
-        assert!(shape.frame_bytes as usize >= FrameShape::HEADROOM, "a frame has room for its header");
+        assert!(
+            shape.frame_bytes as usize >= FrameShape::HEADROOM,
+            "a frame has room for its header"
+        );
         Self { mapping, shape, next: AtomicU64::new(0), spare: Spare::new() }
     }
 
@@ -69,12 +73,19 @@ impl Frames {
     /// Number of packets that can be taken.
     pub(crate) fn filled(&self) -> u32 {
         let next = self.next.load(Ordering::Acquire);
-        let (mut filled, mut limit) = (0, self.shape.frames());
+        let mut filled = 0;
+        let mut limit = self.shape.frames();
+
         // Frames are filled in turn, so the filled ones come first.
         while filled < limit {
             let middle = filled + (limit - filled) / 2;
-            if self.is_filled(next + u64::from(middle)) { filled = middle + 1 } else { limit = middle }
+            if self.is_filled(next + u64::from(middle)) {
+                filled = middle + 1
+            } else {
+                limit = middle
+            }
         }
+
         filled
     }
 
@@ -88,24 +99,37 @@ impl Frames {
         self.shape.frames()
     }
 
-    /// Takes up to `count` packets that the sieve accepts, in the order of their arrival; `None` if there are none at all.
-    /// Those longer than `longest` bytes are super-packets. Only one thread may call this at a time.
-    pub(crate) fn take(self: &Arc<Self>, count: u32, longest: u32, sieve: &mut Sieve) -> Option<Gathered> {
+    /// Takes up to `count` packets that the sieve accepts, in the order of their arrival; `None` if
+    /// there are none at all. Those longer than `longest` bytes are super-packets. Only one thread
+    /// may call this at a time.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        count: u32,
+        longest: u32,
+        sieve: &mut Sieve,
+    ) -> Option<Gathered> {
         let first = self.next.load(Ordering::Relaxed);
         if !self.is_filled(first) {
             return None;
         }
+
         let list = self.spare.list(count.min(self.shape.frames()) as usize);
-        let (frames, idle) = (Arc::clone(self), sieve.is_idle());
-        let mut gathered = Gathered { frames, list, bytes: 0, super_packets: 0, bad: 0, is_losing: false };
+        let frames = Arc::clone(self);
+        let idle = sieve.is_idle();
+        let mut gathered =
+            Gathered { frames, list, bytes: 0, super_packets: 0, bad: 0, is_losing: false };
         let mut number = first;
         let end = first + u64::from(self.shape.frames());
+
         while gathered.list.cells.len() < count as usize && number < end && self.is_filled(number) {
             let start = self.shape.start(number);
-            gathered.is_losing |= self.status(number).load(Ordering::Relaxed) & libc::TP_STATUS_LOSING != 0;
+            gathered.is_losing |=
+                self.status(number).load(Ordering::Relaxed) & libc::TP_STATUS_LOSING != 0;
+
             // SAFETY: the frame was handed over, and no other thread takes it: it is ours.
             unsafe { self.renew_header(number) };
             let room = start..start + self.shape.frame_bytes as usize;
+
             // SAFETY: the frame is mapped, and ours.
             match unsafe { frame::read(self.mapping.base(), &room, start) } {
                 Ok(frame) if idle || is_wanted(self.mapping.base(), &frame, sieve) => {
@@ -117,8 +141,10 @@ impl Frames {
                     self.give_back(number);
                 }
             }
+
             number += 1;
         }
+
         self.next.store(number, Ordering::Release);
         Some(gathered)
     }
@@ -133,18 +159,21 @@ impl Frames {
     }
 
     fn status(&self, number: u64) -> &AtomicU32 {
-        // SAFETY: `at` checked that the word lies in the mapping, which lives as long as `self`, and is aligned; a
-        // frame's first word is only accessed atomically.
+        // SAFETY: `at` checked that the word lies in the mapping, which lives as long as `self`,
+        // and is aligned; a frame's first word is only accessed atomically.
         unsafe { self.mapping.at::<AtomicU32>(self.shape.start(number), 1).as_ref() }
     }
 
-    /// Replaces the kernel's header by one in the form of TPACKET_V3, followed by the sender's address.
+    /// Replaces the kernel's header by one in the form of TPACKET_V3, followed by the sender's
+    /// address.
     ///
     /// # Safety
     ///
     /// The frame must have no other user.
     unsafe fn renew_header(&self, number: u64) {
-        let place = self.mapping.at::<u8>(self.shape.start(number), self.shape.frame_bytes as usize);
+        let place =
+            self.mapping.at::<u8>(self.shape.start(number), self.shape.frame_bytes as usize);
+
         // SAFETY: header and address are in the frame, which we own; both consist of integers.
         let (old, address) = unsafe {
             (
@@ -152,6 +181,7 @@ impl Frames {
                 place.add(HEADER_BYTES).cast::<libc::sockaddr_ll>().read_unaligned(),
             )
         };
+
         // SAFETY: integers, of which 0 is a value.
         let mut new: libc::tpacket3_hdr = unsafe { std::mem::zeroed() };
         (new.tp_sec, new.tp_nsec) = (old.tp_sec, old.tp_nsec);
@@ -159,25 +189,29 @@ impl Frames {
         (new.tp_mac, new.tp_net, new.tp_status) = (old.tp_mac, old.tp_net, old.tp_status);
         (new.hv1.tp_vlan_tci, new.hv1.tp_vlan_tpid) = (old.tp_vlan_tci.into(), old.tp_vlan_tpid);
         const WORD: usize = size_of::<u32>();
+
         // SAFETY: as above; the first word is written separately, because other threads read it.
         unsafe {
             place.add(NEW_HEADER_BYTES).cast::<libc::sockaddr_ll>().write_unaligned(address);
             let from = (&raw const new).cast::<u8>().add(WORD);
             place.as_ptr().add(WORD).copy_from_nonoverlapping(from, NEW_HEADER_BYTES - WORD);
         }
+
         self.status(number).store(HELD, Ordering::Relaxed);
     }
 }
 
-// SAFETY: the mapping lives as long as the value. `Gathered::into_chunk` is the only one to make chunks with this owner:
-// every packet was checked, and its frame is the chunk's until `recycle`.
+// SAFETY: the mapping lives as long as the value. `Gathered::into_chunk` is the only one to make
+// chunks with this owner: every packet was checked, and its frame is the chunk's until `recycle`.
 unsafe impl CellOwner for Frames {
     fn base(&self) -> NonNull<u8> {
         self.mapping.base()
     }
 
     fn recycle(&self, list: Box<CellList>) {
-        list.cells.iter().for_each(|cell| self.give_back(self.shape.number_at(cell.address as usize)));
+        list.cells
+            .iter()
+            .for_each(|cell| self.give_back(self.shape.number_at(cell.address as usize)));
         self.spare.put(list);
     }
 }
@@ -209,8 +243,8 @@ impl Gathered {
     ) -> Chunk {
         self.list.wire_bytes = self.bytes;
         let stamps = labels.stamps();
-        // SAFETY: `frame::read` checked each packet, which has its header as far in front of it as its descriptor says;
-        // no other chunk has their frames until this one is dropped.
+        // SAFETY: `frame::read` checked each packet, which has its header as far in front of it as
+        // its descriptor says; no other chunk has their frames until this one is dropped.
         unsafe { Chunk::new(self.list, self.frames, ring, stamps, sequence, offloaded) }
     }
 }
@@ -247,26 +281,34 @@ pub(super) mod tests {
             const MAC: usize = 82;
             let start = self.shape.start(self.filled);
             let place = self.mapping.at::<u8>(start, self.shape.frame_bytes as usize);
-            // SAFETY: `at` checked the place; the tests run both halves on one thread, and the types are integers.
+
+            // SAFETY: `at` checked the place; the tests run both halves on one thread, and the
+            // types are integers.
             unsafe {
                 if place.cast::<u32>().read() != libc::TP_STATUS_KERNEL {
                     self.lost += 1;
                     return;
                 }
+
                 let mut header: libc::tpacket2_hdr = std::mem::zeroed();
                 header.tp_status = libc::TP_STATUS_USER;
+
                 if let Some((tpid, tci)) = tag {
-                    header.tp_status |= libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+                    header.tp_status |=
+                        libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
                     (header.tp_vlan_tpid, header.tp_vlan_tci) = (tpid, tci);
                 }
+
                 (header.tp_len, header.tp_snaplen) = (data.len() as u32, data.len() as u32);
                 (header.tp_mac, header.tp_sec, header.tp_nsec) = (MAC as u16, 7, 9);
                 place.add(MAC).as_ptr().copy_from_nonoverlapping(data.as_ptr(), data.len());
+
                 let mut address: libc::sockaddr_ll = std::mem::zeroed();
                 address.sll_pkttype = libc::PACKET_OUTGOING;
                 place.add(HEADER_BYTES).cast::<libc::sockaddr_ll>().write(address);
                 place.cast::<libc::tpacket2_hdr>().write(header);
             }
+
             self.filled += 1;
         }
     }
@@ -290,16 +332,20 @@ pub(super) mod tests {
     fn each_packet_arrives_at_once_with_its_tag_time_and_direction() {
         let (frames, mut kernel) = ring();
         assert!(chunk(&frames, 9).is_none() && !frames.is_next_filled());
+
         let bytes: Vec<u8> = (0..60).collect();
         kernel.receive(&bytes, None);
         kernel.receive(&bytes, Some((0x88a8, 0x2007)));
         assert_eq!((frames.filled(), frames.arrived(), frames.is_next_filled()), (2, 2, true));
+
         let chunk = chunk(&frames, 9).unwrap();
         assert_eq!((frames.filled(), frames.arrived()), (0, 2));
+
         let with_tag = [&bytes[..12], &[0x88, 0xa8, 0x20, 7], &bytes[12..]].concat();
         assert!(chunk.iter().map(|packet| packet.data()).eq([&bytes[..], &with_tag]));
         assert!(chunk.iter().map(|packet| packet.wire_len()).eq([60, 64]));
         assert!(chunk.iter().all(|packet| packet.timestamp().unwrap().unix_seconds() == 7));
+
         let sent = crate::filter::PacketType::Outgoing;
         assert!(chunk.iter().all(|packet| packet.packet_type() == Some(sent)));
     }
@@ -311,13 +357,16 @@ pub(super) mod tests {
         let capacity = u64::from(frames.capacity());
         (0..capacity + 3).for_each(|number| kernel.receive(&[number as u8; 60], None));
         assert_eq!((kernel.lost, u64::from(frames.filled())), (3, capacity));
-        let (first, second) = (chunk(&frames, 2).unwrap(), chunk(&frames, 1).unwrap());
+
+        let first = chunk(&frames, 2).unwrap();
+        let second = chunk(&frames, 1).unwrap();
         drop(second);
         kernel.receive(&[0; 60], None);
         assert_eq!(kernel.lost, 4, "the first chunk holds the next frame");
         drop(first);
         (0..3).for_each(|_| kernel.receive(&[0xff; 60], None));
         assert_eq!((kernel.lost, frames.arrived()), (4, capacity + 3));
+
         let rest = chunk(&frames, u32::MAX >> 1).unwrap();
         assert_eq!(rest.len() as u64, capacity);
         assert!(chunk(&frames, 1).is_none(), "held frames are not taken again");
@@ -329,7 +378,8 @@ pub(super) mod tests {
         let (frames, mut kernel) = ring();
         for (mac, len) in [(0, 60), (u16::MAX, 60), (82, 1 << 20), (51, 60)] {
             kernel.receive(&[1; 60], None);
-            let place = kernel.mapping.at::<u8>(kernel.shape.start(kernel.filled - 1), HEADER_BYTES);
+            let place =
+                kernel.mapping.at::<u8>(kernel.shape.start(kernel.filled - 1), HEADER_BYTES);
             // SAFETY: the kernel's half has just written a header there.
             let header = unsafe { place.cast::<libc::tpacket2_hdr>().as_mut() };
             (header.tp_mac, header.tp_snaplen) = (mac, len);

@@ -1,4 +1,5 @@
-//! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them; or frames, which chunks collect.
+//! A receive ring of AF_PACKET: the kernel fills blocks, chunks are parts of them; or frames, which
+//! chunks collect.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +22,9 @@ use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketCounts, PacketSocket, SocketFilter};
 use crate::umem::chunk::{Chunk, Head, RingIdentity};
 use crate::umem::pool::{Cells, Geometry};
-use crate::umem::ring::{Abilities, Counters, Help, OnPacketSocket, Ring, RingSize, USABLE_IN_BLOCKS};
+use crate::umem::ring::{
+    Abilities, Counters, Help, OnPacketSocket, Ring, RingSize, USABLE_IN_BLOCKS,
+};
 
 /// Properties common to all rings of an interface.
 #[derive(Debug, Clone)]
@@ -37,7 +40,8 @@ pub(crate) struct Traits {
 
 /// A receive ring whose packets are in blocks that the kernel fills.
 ///
-/// What a reader uses at each wake-up comes first, in few cache lines: the others have left the caches since the last one.
+/// What a reader uses at each wake-up comes first, in few cache lines: the others have left the
+/// caches since the last one.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct PacketRing {
@@ -110,7 +114,8 @@ impl Store {
     }
 }
 
-/// Counters that a signal handler may read while the thread that it interrupts holds the lock of the ring.
+/// Counters that a signal handler may read while the thread that it interrupts holds the lock of
+/// the ring.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Counts {
@@ -123,23 +128,25 @@ struct Counts {
     no_cell: AtomicU64,
     /// Times that the kernel waited for a block.
     stalls: AtomicU64,
-    /// Packets with an invalid header, packets left at the close, and packets that the kernel dropped although
-    /// blocks were free.
+    /// Packets with an invalid header, packets left at the close, and packets that the kernel
+    /// dropped although blocks were free.
     other: AtomicU64,
 }
 
 impl Counts {
-    /// Adds what the kernel dropped. The kernel records a freeze before the first packet lost because of a full ring, so a
-    /// ring of blocks that never froze was never full. The packets were dropped because less than a quarter of the ring
-    /// was free and another processor had closed a block and not yet opened the next one (`__tpacket_v3_has_room` checks
-    /// without the lock, since Linux 5.3).
+    /// Adds what the kernel dropped. The kernel records a freeze before the first packet lost
+    /// because of a full ring, so a ring of blocks that never froze was never full. The packets
+    /// were dropped because less than a quarter of the ring was free and another processor had
+    /// closed a block and not yet opened the next one (`__tpacket_v3_has_room` checks without the
+    /// lock, since Linux 5.3).
     fn add_losses(&self, taken: PacketCounts, in_blocks: bool) {
-        let stalls =
-            self.stalls.fetch_add(taken.freezes.into(), Ordering::Relaxed) + u64::from(taken.freezes);
+        let stalls = self.stalls.fetch_add(taken.freezes.into(), Ordering::Relaxed)
+            + u64::from(taken.freezes);
         self.received.fetch_add(taken.packets.into(), Ordering::Relaxed);
         let reason = if in_blocks && stalls == 0 { &self.other } else { &self.no_cell };
         #[cfg(sabotage)]
-        let reason = if crate::sabotage::is("every-loss-is-no-cell") { &self.no_cell } else { reason };
+        let reason =
+            if crate::sabotage::is("every-loss-is-no-cell") { &self.no_cell } else { reason };
         reason.fetch_add(taken.drops.into(), Ordering::Relaxed);
     }
 }
@@ -167,8 +174,12 @@ impl PacketRing {
         store: Store,
         socket: PacketSocket,
     ) -> Self {
-        let side =
-            Side { open: None, handed_out: HandedOut::default(), sieve: Sieve::default(), uncounted: false };
+        let side = Side {
+            open: None,
+            handed_out: HandedOut::default(),
+            sieve: Sieve::default(),
+            uncounted: false,
+        };
         Self {
             snap_len: identity.snap_len,
             longest_frame: traits.longest_frame,
@@ -199,7 +210,10 @@ impl PacketRing {
     }
 
     /// Calls a function with the socket, unless the ring is closed.
-    pub(crate) fn with_socket(&self, work: impl FnOnce(&PacketSocket) -> io::Result<()>) -> io::Result<()> {
+    pub(crate) fn with_socket(
+        &self,
+        work: impl FnOnce(&PacketSocket) -> io::Result<()>,
+    ) -> io::Result<()> {
         self.kernel().socket.as_ref().map_or(Ok(()), work)
     }
 
@@ -213,8 +227,8 @@ impl PacketRing {
         Ok(())
     }
 
-    /// From now on receives with `socket` on interface `ifindex`, into `store`. Earlier packets are captured
-    /// first.
+    /// From now on receives with `socket` on interface `ifindex`, into `store`. Earlier packets are
+    /// captured first.
     ///
     /// # Safety
     ///
@@ -237,19 +251,22 @@ impl PacketRing {
         if crate::sabotage::is("drops-forgotten-at-exchange") {
             let _ = kernel.socket.as_ref().map(PacketSocket::take_counts);
         }
+
         self.count_losses(&kernel);
         kernel.socket = Some(socket);
         kernel.selection = selection;
         kernel.arrived_before += kernel.store.arrived();
+
         if let Store::Blocks(blocks) = std::mem::replace(&mut kernel.store, store) {
             kernel.former.push(blocks);
         }
+
         self.ifindex.store(ifindex, Ordering::Relaxed);
         self.only_chunks.store(true, Ordering::Relaxed);
     }
 
-    /// Runs `program` on the ring's packets from now on. Packets already in the ring stay. `filters`: it rejects
-    /// packets that were otherwise requested.
+    /// Runs `program` on the ring's packets from now on. Packets already in the ring stay.
+    /// `filters`: it rejects packets that were otherwise requested.
     pub(crate) fn listen(&self, program: &SocketFilter, filters: bool) -> io::Result<()> {
         let mut side = lock(&self.side);
         let kernel = self.kernel();
@@ -264,8 +281,8 @@ impl PacketRing {
         lock(&self.side).sieve.begin_change(filter);
     }
 
-    /// Packets that arrive from now on were filtered by the kernel as far as possible; user space applies `check`
-    /// to them.
+    /// Packets that arrive from now on were filtered by the kernel as far as possible; user space
+    /// applies `check` to them.
     pub(crate) fn settle(&self, check: Check) {
         let mut side = lock(&self.side);
         let open = side.open.as_ref().map_or(0, OpenBlock::left);
@@ -277,7 +294,8 @@ impl PacketRing {
         self.kernel_mut().selection = selection;
     }
 
-    /// Stops receiving, if it succeeds. A packet that the kernel is processing at that moment may still arrive.
+    /// Stops receiving, if it succeeds. A packet that the kernel is processing at that moment may
+    /// still arrive.
     pub(crate) fn silence(&self) -> io::Result<()> {
         self.with_socket(|socket| socket.attach_filter(&steering::nothing()))
     }
@@ -294,11 +312,17 @@ impl PacketRing {
         }
     }
 
-    fn capture_from(&self, side: &mut Side, help: Option<Help>) -> Result<Option<Chunk>, CaptureError> {
+    fn capture_from(
+        &self,
+        side: &mut Side,
+        help: Option<Help>,
+    ) -> Result<Option<Chunk>, CaptureError> {
         let kernel = self.kernel();
         match &kernel.store {
             Store::Frames(frames) => Ok(self.capture_from_frames(frames, &kernel, side, help)),
-            Store::Blocks(_) if kernel.former.is_empty() => self.capture_from_blocks(&kernel, side, help),
+            Store::Blocks(_) if kernel.former.is_empty() => {
+                self.capture_from_blocks(&kernel, side, help)
+            }
             Store::Blocks(_) => {
                 drop(kernel);
                 self.capture_from_former(side, help)
@@ -327,23 +351,34 @@ impl PacketRing {
         help: Option<Help>,
     ) -> Option<Chunk> {
         kernel.socket.as_ref()?;
+
         for _ in 0..VAIN_ROUNDS_MAX {
-            let most = help.map_or(u32::MAX, |help| help.most).min(self.traits.geometry.chunk_cells);
+            let most =
+                help.map_or(u32::MAX, |help| help.most).min(self.traits.geometry.chunk_cells);
             let gathered = frames.take(most, self.traits.longest_frame, &mut side.sieve)?;
             if gathered.is_losing {
                 self.count_losses(kernel);
             }
+
             self.counts.other.fetch_add(gathered.bad, Ordering::Relaxed);
+
             if let Some(roster) = &self.traits.roster {
                 let (base, cells) = gathered.cells();
-                // SAFETY: `frame::read` checked each packet and its header, in frames that no chunk has yet.
+                // SAFETY: `frame::read` checked each packet and its header, in frames that no chunk
+                // has yet.
                 unsafe { roster.attribute(base, cells, self.identity.link_type) };
             }
+
             if gathered.len() > 0 {
                 let totals = (gathered.len(), gathered.bytes, gathered.super_packets);
                 let sequence = self.count_chunk(side, totals, help);
                 let ring = Arc::clone(&self.identity);
-                return Some(gathered.into_chunk(ring, self.traits.labels, sequence, help.is_some()));
+                return Some(gathered.into_chunk(
+                    ring,
+                    self.traits.labels,
+                    sequence,
+                    help.is_some(),
+                ));
             }
         }
         None
@@ -374,18 +409,23 @@ impl PacketRing {
         let most = help.map_or(u32::MAX, |help| help.most).min(self.traits.geometry.chunk_cells);
         let taken = block.take(most, self.traits.longest_frame, &mut side.sieve);
         let bad = taken.bad;
+
         if let Some(roster) = &self.traits.roster {
             let (base, cells) = taken.cells();
-            // SAFETY: `frame::read` checked each packet and its header, in a block that no chunk has yet.
+            // SAFETY: `frame::read` checked each packet and its header, in a block that no chunk
+            // has yet.
             unsafe { roster.attribute(base, cells, self.identity.link_type) };
         }
+
         let chunk = if taken.len() > 0 {
-            let sequence = self.count_chunk(side, (taken.len(), taken.bytes, taken.super_packets), help);
+            let sequence =
+                self.count_chunk(side, (taken.len(), taken.bytes, taken.super_packets), help);
             let ring = Arc::clone(&self.identity);
             Some(taken.into_chunk(ring, self.traits.labels, sequence, help.is_some()))
         } else {
             None
         };
+
         if bad.is_some() {
             #[cfg(sabotage)]
             if crate::sabotage::is("behind-a-bad-header-uncounted") {
@@ -396,7 +436,9 @@ impl PacketRing {
         } else if block.left() > 0 {
             side.open = Some(block);
         }
+
         self.open_packets.store(side.open.as_ref().map_or(0, OpenBlock::left), Ordering::Relaxed);
+
         match (chunk, bad) {
             (None, Some(bad)) => Err(self.broken(bad)),
             (chunk, _) => Ok(chunk),
@@ -412,14 +454,16 @@ impl PacketRing {
         }
     }
 
-    /// Whether packets must be delivered as chunks: those of an open block, or all, because the store has been replaced.
+    /// Whether packets must be delivered as chunks: those of an open block, or all, because the
+    /// store has been replaced.
     #[inline]
     pub(crate) fn has_chunks(&self) -> bool {
         self.open_packets.load(Ordering::Relaxed) > 0 || self.only_chunks.load(Ordering::Relaxed)
     }
 
-    /// Opens `next`, if there is one, the next of the `blocks` that the ring had when it was made, for a reader that gets all
-    /// its packets; an error if user space must filter packets, or some must be delivered as chunks first.
+    /// Opens `next`, if there is one, the next of the `blocks` that the ring had when it was made,
+    /// for a reader that gets all its packets; an error if user space must filter packets, or some
+    /// must be delivered as chunks first.
     #[inline]
     pub(crate) fn open_for_reader(
         &self,
@@ -427,20 +471,25 @@ impl PacketRing {
         next: Option<Filled>,
     ) -> Result<Option<OpenBlock>, ()> {
         let mut side = lock(&self.side);
+
         // Under the lock the blocks are not replaced, so the lock of `kernel` is not needed.
         if self.has_chunks() || !side.sieve.is_idle() {
             return Err(());
         }
+
         let Some(block) = next.and_then(|next| blocks.open(next)) else { return Ok(None) };
         if block.is_losing() {
             self.count_losses(&self.kernel());
         }
+
         self.counts.delivered.fetch_add(block.left().into(), Ordering::Relaxed);
         side.handed_out.count_in_place(block.left().into(), 0, 0);
+
         Ok(Some(block).filter(|block| block.left() > 0))
     }
 
-    /// Reads packets of `block` as [`BlockReader::for_each_head`](crate::packet::reader::BlockReader::for_each_head) does;
+    /// Reads packets of `block` as
+    /// [`BlockReader::for_each_head`](crate::packet::reader::BlockReader::for_each_head) does;
     /// those from index `accounted` on are added to the account with their bytes.
     #[inline]
     pub(crate) fn read_heads(
@@ -450,33 +499,43 @@ impl PacketRing {
         accounted: u32,
         mut each: impl FnMut(Head<'_>),
     ) -> u32 {
-        // While a tag is put back, no other code may copy the block, as a close does under this lock.
+        // While a tag is put back, no other code may copy the block, as a close does under this
+        // lock.
         let mut side = lock(&self.side);
         if block.packets() - block.left() != range.start {
             block.go_to(range.start);
         }
-        let (snap_len, longest) = (self.snap_len, self.longest_frame);
-        let (mut index, mut bytes, mut super_packets) = (range.start, 0, 0);
+
+        let snap_len = self.snap_len;
+        let longest = self.longest_frame;
+        let mut index = range.start;
+        let mut bytes = 0;
+        let mut super_packets = 0;
+
         let end = block.pass(range.end, |header, frame| {
             if index >= accounted {
                 bytes += u64::from(frame.wire_len);
                 super_packets += u64::from(frame.wire_len > longest);
             }
             index += 1;
-            // SAFETY: the header and the bytes were checked to be in the block, which is held during this
-            // call.
+            // SAFETY: the header and the bytes were checked to be in the block, which is held
+            // during this call.
             each(unsafe { Head::of_frame(header, frame.descriptor, frame.wire_len, snap_len) });
         });
         side.handed_out.count_in_place(0, bytes, super_packets);
+
         end
     }
 
-    /// Takes back a block of which a reader has read the packets before index `next`; those before `accounted` are in the
-    /// account with their bytes. The others are delivered as chunks, unless the ring was closed.
+    /// Takes back a block of which a reader has read the packets before index `next`; those before
+    /// `accounted` are in the account with their bytes. The others are delivered as chunks, unless
+    /// the ring was closed.
     #[cold]
     pub(crate) fn take_back(&self, mut block: OpenBlock, next: u32, accounted: u32) {
         let mut side = lock(&self.side);
-        let (mut bytes, mut super_packets) = (0, 0);
+        let mut bytes = 0;
+        let mut super_packets = 0;
+
         block.go_to(next);
         let left = block.left();
         block.pass(accounted, |_, frame| {
@@ -484,16 +543,20 @@ impl PacketRing {
             super_packets += u64::from(frame.wire_len > self.traits.longest_frame);
         });
         block.go_to(next);
+
         #[cfg(sabotage)]
         if crate::sabotage::is("taken-back-counted-twice") {
             side.handed_out.count_in_place(left.into(), bytes, super_packets);
         }
+
         side.handed_out.discount(left.into(), bytes, super_packets);
         self.counts.delivered.fetch_sub(left.into(), Ordering::Relaxed);
+
         if self.kernel().socket.is_none() {
             self.counts.other.fetch_add(left.into(), Ordering::Relaxed);
             return;
         }
+
         self.open_packets.store(left, Ordering::Relaxed);
         side.open = Some(block);
     }
@@ -528,10 +591,13 @@ impl PacketRing {
         }
     }
 
-    /// Counts the remaining packets that the sieve accepts in the blocks that the kernel has handed over.
+    /// Counts the remaining packets that the sieve accepts in the blocks that the kernel has handed
+    /// over.
     #[cold]
     fn count_wanted(&self, side: &mut Side) {
-        let (longest, counts) = (self.traits.longest_frame, &self.counts);
+        let longest = self.traits.longest_frame;
+        let counts = &self.counts;
+
         // Unreadable packets count as matching.
         let kernel = self.kernel();
         match &kernel.store {
@@ -554,7 +620,10 @@ impl PacketRing {
     /// Adds what the kernel dropped since the last time.
     #[cold]
     fn count_losses(&self, kernel: &Kernel) {
-        let Some(taken) = kernel.socket.as_ref().and_then(|socket| socket.take_counts().ok()) else { return };
+        let Some(taken) = kernel.socket.as_ref().and_then(|socket| socket.take_counts().ok())
+        else {
+            return;
+        };
         self.counts.add_losses(taken, matches!(kernel.store, Store::Blocks(_)));
     }
 
@@ -607,6 +676,7 @@ impl Ring for PacketRing {
             }
             Store::Frames(_) => 0,
         };
+
         drop(kernel);
         let capacity = self.size().capacity;
         let waiting = waiting.min(capacity);
@@ -647,24 +717,30 @@ impl Ring for PacketRing {
         if self.kernel().socket.is_none() {
             return;
         }
+
         self.count_losses(&self.kernel());
         if !side.sieve.is_idle() {
             self.count_wanted(&mut side);
         }
+
         let open = side.open.take().map_or(0, |block| block.left());
         let mut kernel = self.kernel_mut();
+
         #[cfg(sabotage)]
         if crate::sabotage::is("left-at-close-uncounted") {
             self.counts.other.fetch_sub(kernel.waiting(), Ordering::Relaxed);
         }
+
         self.counts.other.fetch_add(kernel.waiting() + u64::from(open), Ordering::Relaxed);
         self.open_packets.store(0, Ordering::Relaxed);
         self.only_chunks.store(true, Ordering::Relaxed);
         kernel.socket = None;
+
         // Frames stay unchanged, on a socket that gets no packets.
         if let Store::Blocks(blocks) = &kernel.store {
             blocks.cut_loose();
         }
+
         kernel.former.iter().for_each(|blocks| blocks.cut_loose());
     }
 
@@ -688,8 +764,8 @@ impl Counters for PacketRing {
     }
 
     fn arrived(&self) -> u64 {
-        // A signal handler may call this, so it does not wait for the lock. While the close or a move holds it,
-        // no packets arrive.
+        // A signal handler may call this, so it does not wait for the lock. While the close or a
+        // move holds it, no packets arrive.
         if let Ok(kernel) = self.kernel.try_read() {
             self.counts.arrived.store(kernel.arrived(), Ordering::Relaxed);
         }
@@ -719,6 +795,7 @@ impl Counters for PacketRing {
     fn account(&self) -> Account {
         let side = lock(&self.side);
         self.count_losses(&self.kernel());
+
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Account {
             filtered: (!side.uncounted).then_some(side.sieve.filtered()),
@@ -754,16 +831,19 @@ mod tests {
     #[test]
     fn only_a_ring_that_froze_was_out_of_blocks() {
         let taken = |drops, freezes| PacketCounts { packets: 100, drops, freezes };
-        let told =
-            |counts: &Counts| [&counts.no_cell, &counts.other].map(|count| count.load(Ordering::Relaxed));
+        let told = |counts: &Counts| {
+            [&counts.no_cell, &counts.other].map(|count| count.load(Ordering::Relaxed))
+        };
         let counts = Counts::default();
         counts.add_losses(taken(3, 0), true);
         assert_eq!(told(&counts), [0, 3], "a ring that never froze had free blocks");
         counts.add_losses(taken(5, 1), true);
         assert_eq!(told(&counts), [5, 3]);
+
         // It may still be frozen; the kernel does not report the end of a freeze.
         counts.add_losses(taken(7, 0), true);
         assert_eq!(told(&counts), [12, 3]);
+
         let frames = Counts::default();
         frames.add_losses(taken(2, 0), false);
         assert_eq!(told(&frames), [2, 0], "the kernel counts no freezes of a ring of frames");

@@ -1,4 +1,5 @@
-//! The interfaces whose packets arrive on sockets that are bound to none: each packet's own address tells which.
+//! The interfaces whose packets arrive on sockets that are bound to none: each packet's own address
+//! tells which.
 //!
 //! The kernel puts the index of the interface into each packet's address (`sockaddr_ll`), behind
 //! the header in the ring. When a chunk is made, the engine counts its packets by interface and
@@ -26,13 +27,14 @@ use crate::sync::{Mutex, lock};
 use crate::sys::xdp::Descriptor;
 use crate::umem::chunk::records;
 
-/// The number of removed interfaces whose late packets are still told from those of a new interface of the same index.
+/// The number of removed interfaces whose late packets are still told from those of a new interface
+/// of the same index.
 const FORMER_MAX: usize = 4096;
 
 /// An interface of a capture of all interfaces, with the packets that were delivered of it so far.
 ///
-/// The kernel does not report of which interface a packet was that a ring had no room for, so losses are in the account of
-/// the rings only.
+/// The kernel does not report of which interface a packet was that a ring had no room for, so
+/// losses are in the account of the rings only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SeenInterface {
@@ -52,8 +54,9 @@ pub struct SeenInterface {
     pub super_packets: u64,
 }
 
-/// The interfaces of a capture of all interfaces, in the order of [`Packet::seen_interface`](crate::Packet::seen_interface): at
-/// the beginning those that are up, then each at its first packet. A handle, which stays valid when the capture ends.
+/// The interfaces of a capture of all interfaces, in the order of
+/// [`Packet::seen_interface`](crate::Packet::seen_interface): at the beginning those that are up,
+/// then each at its first packet. A handle, which stays valid when the capture ends.
 #[derive(Debug, Clone)]
 pub struct SeenInterfaces(Arc<Roster>);
 
@@ -85,7 +88,8 @@ struct State {
     present: HashMap<u32, Present>,
     /// The interface that had the index before.
     former: HashMap<u32, Former>,
-    /// Those in the order of their numbers: at the beginning the interfaces that were up, then each at its first packet.
+    /// Those in the order of their numbers: at the beginning the interfaces that were up, then each
+    /// at its first packet.
     seen: Vec<Seen>,
     /// What has changed since the last call of [`Roster::changes`].
     changes: Vec<RosterChange>,
@@ -131,11 +135,14 @@ pub(crate) enum RosterChange {
 }
 
 impl Roster {
-    /// The interfaces of the calling thread's network namespace. `excluded` are captured by other sockets.
+    /// The interfaces of the calling thread's network namespace. `excluded` are captured by other
+    /// sockets.
     pub(crate) fn new(is_watched: bool) -> io::Result<Self> {
         let (links, list) = Links::open()?;
         let present = list.into_iter().map(|link| (link.index, Present::of(link, None))).collect();
-        let (former, seen, changes) = (HashMap::new(), Vec::new(), Vec::new());
+        let former = HashMap::new();
+        let seen = Vec::new();
+        let changes = Vec::new();
         Ok(Self { state: Mutex::new(State { links, present, former, seen, changes, is_watched }) })
     }
 
@@ -147,7 +154,8 @@ impl Roster {
         links
     }
 
-    /// Gives numbers to the interfaces that are up, except the `excluded` ones, or to the first one if none is.
+    /// Gives numbers to the interfaces that are up, except the `excluded` ones, or to the first one
+    /// if none is.
     pub(crate) fn number_those_up(&self, excluded: &[u32]) {
         let links = self.present();
         let wanted = || links.iter().filter(|link| !excluded.contains(&link.index));
@@ -171,23 +179,33 @@ impl Roster {
         lock(&self.state).catch_up();
     }
 
-    /// Counts captured packets for their interfaces, and puts the number of its interface into each packet's header.
+    /// Counts captured packets for their interfaces, and puts the number of its interface into each
+    /// packet's header.
     ///
     /// # Safety
     ///
-    /// The cells must describe packets behind `base`, each with the kernel's header as far before it as the descriptor says;
-    /// headers and packets must have no other user.
-    pub(crate) unsafe fn attribute(&self, base: NonNull<u8>, cells: &[Descriptor], link_type: LinkType) {
+    /// The cells must describe packets behind `base`, each with the kernel's header as far before
+    /// it as the descriptor says; headers and packets must have no other user.
+    pub(crate) unsafe fn attribute(
+        &self,
+        base: NonNull<u8>,
+        cells: &[Descriptor],
+        link_type: LinkType,
+    ) {
         let mut state = lock(&self.state);
         state.catch_up();
+
         let has_former = !state.former.is_empty();
         let mut last: Option<(u32, u32)> = None;
+
         for cell in cells {
             let mac = cell.header_distance();
             if (mac as usize) < records::ADDRESS_END {
                 continue;
             }
-            // SAFETY: guaranteed by the caller; the address lies between header and packet, as was just checked.
+
+            // SAFETY: guaranteed by the caller; the address lies between header and packet, as was
+            // just checked.
             let (header, index, len, time) = unsafe {
                 let header = base.add(cell.address as usize - mac as usize);
                 let time = records::timestamp(header).unix_nanos();
@@ -199,6 +217,7 @@ impl Roster {
             };
             last = Some((index, number));
             state.count(number, len);
+
             // SAFETY: as above.
             unsafe { records::set_ifindex(header, number) };
         }
@@ -226,11 +245,13 @@ impl State {
                 let is_same = |former: &&Former| {
                     (&former.link.name, former.link.link_type) == (&link.name, link.link_type)
                 };
-                let number = self.former.get(&link.index).filter(is_same).and_then(|former| former.number);
+                let number =
+                    self.former.get(&link.index).filter(is_same).and_then(|former| former.number);
                 if let Some(number) = number {
                     let seen = &mut self.seen[number as usize];
                     (seen.shown.up, seen.longest) = (link.up, longest_frame(&link));
                 }
+
                 self.present.insert(link.index, Present::of(link.clone(), number));
                 RosterChange::Appeared(link)
             }
@@ -239,6 +260,7 @@ impl State {
                 if present.number.is_none() && before.name != link.name {
                     present.renamed = Some((before.name.clone(), now()));
                 }
+
                 if let Some(number) = present.number {
                     let seen = &mut self.seen[number as usize];
                     (seen.shown.up, seen.longest) = (link.up, longest_frame(&link));
@@ -291,17 +313,21 @@ impl State {
         let (link, number, renamed) = match former {
             Some(former) => (&former.link, &mut former.number, None),
             None => {
-                let present = self.present.entry(index).or_insert_with(|| Present::unknown(index, link_type));
+                let present =
+                    self.present.entry(index).or_insert_with(|| Present::unknown(index, link_type));
                 (&present.link, &mut present.number, present.renamed.take())
             }
         };
         let number = *number.get_or_insert(next);
+
         if number == next {
             let mut shown = SeenInterface::new(link);
             // A packet may wait for half a second before it is taken out of the ring.
-            shown.name = renamed.filter(|(_, until)| time < *until).map_or(shown.name, |(name, _)| name);
+            shown.name =
+                renamed.filter(|(_, until)| time < *until).map_or(shown.name, |(name, _)| name);
             self.seen.push(Seen { shown, longest: longest_frame(link) });
         }
+
         number
     }
 
@@ -336,7 +362,12 @@ impl Present {
 impl SeenInterface {
     /// Its page of the ledger.
     pub(crate) fn ledger(self) -> InterfaceLedger {
-        InterfaceLedger { name: self.name, index: self.index, delivered: self.packets, bytes: self.bytes }
+        InterfaceLedger {
+            name: self.name,
+            index: self.index,
+            delivered: self.packets,
+            bytes: self.bytes,
+        }
     }
 
     fn new(link: &LinkState) -> Self {
@@ -365,7 +396,8 @@ mod tests {
     use super::*;
 
     fn link(index: u32, name: &str) -> LinkState {
-        let (name, link_type) = (name.to_owned(), libc::ARPHRD_ETHER);
+        let name = name.to_owned();
+        let link_type = libc::ARPHRD_ETHER;
         LinkState { index, name, link_type, mtu: 1500, up: true, may_be_hardware: false }
     }
 
@@ -390,9 +422,13 @@ mod tests {
             state.take_in(link(7, "pod2"));
             assert_eq!(state.number_of(7, before, LinkType::ETHERNET), 0, "a late packet");
             assert_eq!(state.number_of(7, LATER, LinkType::ETHERNET), 1);
+
             let names: Vec<&str> = state.seen.iter().map(|seen| &*seen.shown.name).collect();
             assert_eq!(names, ["pod1", "pod2"]);
-            assert_eq!(state.seen.iter().map(|seen| seen.shown.up).collect::<Vec<_>>(), [false, true]);
+            assert_eq!(
+                state.seen.iter().map(|seen| seen.shown.up).collect::<Vec<_>>(),
+                [false, true]
+            );
         });
     }
 
@@ -410,12 +446,22 @@ mod tests {
             assert_eq!(state.number_of(7, LATER, LinkType::ETHERNET), 0);
             assert!(state.seen[0].shown.up);
             state.take_in(link(8, "pod2"));
+
             let before = now();
             state.take_in(link(8, "pod2x"));
             assert_eq!(state.number_of(8, before, LinkType::ETHERNET), 1);
-            assert_eq!(state.seen[1].shown.name, "pod2", "the name at the time of its first packet");
+            assert_eq!(
+                state.seen[1].shown.name, "pod2",
+                "the name at the time of its first packet"
+            );
+
             let kinds = state.changes.iter().map(std::mem::discriminant);
-            assert_eq!(kinds.collect::<std::collections::HashSet<_>>().len(), 3, "{:?}", state.changes);
+            assert_eq!(
+                kinds.collect::<std::collections::HashSet<_>>().len(),
+                3,
+                "{:?}",
+                state.changes
+            );
         });
     }
 
@@ -425,15 +471,20 @@ mod tests {
         with_state(|state| {
             state.take_in(link(7, "pod1"));
             state.take_in(LinkState { mtu: 9000, ..link(8, "jumbo") });
+
             for (index, len) in [(7, 1522), (7, 1523), (8, 9022), (8, 9023), (9, 70_000)] {
                 let number = state.number_of(index, LATER, LinkType::ETHERNET);
                 state.count(number, len);
             }
+
             let counts = state
                 .seen
                 .iter()
                 .map(|Seen { shown, .. }| (&*shown.name, shown.packets, shown.super_packets));
-            assert_eq!(counts.collect::<Vec<_>>(), [("pod1", 2, 1), ("jumbo", 2, 1), ("if9", 1, 0)]);
+            assert_eq!(
+                counts.collect::<Vec<_>>(),
+                [("pod1", 2, 1), ("jumbo", 2, 1), ("if9", 1, 0)]
+            );
             state.take_in(LinkState { mtu: 9000, ..link(7, "pod1") });
             state.count(0, 1523);
             assert_eq!(state.seen[0].shown.super_packets, 1);

@@ -46,7 +46,10 @@ fn statement(code: u32, k: u32) -> sock_filter {
 }
 
 fn load(what: Knowledge) -> sock_filter {
-    statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (libc::SKF_AD_OFF + what as i32).cast_unsigned())
+    statement(
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        (libc::SKF_AD_OFF + what as i32).cast_unsigned(),
+    )
 }
 
 fn give(result: u32) -> sock_filter {
@@ -72,8 +75,8 @@ pub(crate) fn everything(bytes: u32) -> Vec<sock_filter> {
 /// The packets that a socket bound to no interface accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admitted {
-    /// Of interfaces whose frames begin with an Ethernet header (the loopback interface is one), or of those whose packets begin with an
-    /// IP header.
+    /// Of interfaces whose frames begin with an Ethernet header (the loopback interface is one), or
+    /// of those whose packets begin with an IP header.
     pub(crate) ethernet: bool,
     /// The indices of interfaces that other sockets capture.
     pub(crate) excluded: Vec<u32>,
@@ -84,6 +87,7 @@ impl Admitted {
     fn code(&self, direction: Direction) -> Vec<sock_filter> {
         let [ethernet, loopback] = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].map(u32::from);
         let mut code = Vec::new();
+
         #[cfg(sabotage)]
         let direction = match self.ethernet {
             true if crate::sabotage::is("loopback-captured-twice") => Direction::Out,
@@ -92,20 +96,25 @@ impl Admitted {
         let excludes = !self.excluded.is_empty();
         #[cfg(sabotage)]
         let excludes = excludes && !crate::sabotage::is("named-interface-captured-twice");
+
         if excludes {
             code.push(load(Knowledge::Interface));
             code.extend(self.excluded.iter().flat_map(|&index| [jump_if(index, 0, 1), give(0)]));
         }
+
         code.push(load(Knowledge::HardwareType));
+
         match (self.ethernet, direction) {
             (false, _) => {
-                let others = SPECIAL_LINKS.iter().map(|&number| number.into()).chain([ethernet, loopback]);
+                let others =
+                    SPECIAL_LINKS.iter().map(|&number| number.into()).chain([ethernet, loopback]);
                 code.extend(others.flat_map(|number| [jump_if(number, 0, 1), give(0)]));
             }
             (true, Direction::Out) => {
                 code.extend([jump_if(loopback, 2, 0), jump_if(ethernet, 1, 0), give(0)]);
             }
-            // The host receives the packets that it sends on the loopback interface, and each is captured once.
+            // The host receives the packets that it sends on the loopback interface, and each is
+            // captured once.
             (true, Direction::In | Direction::InOut) => code.extend([
                 jump_if(loopback, 0, 3),
                 load(Knowledge::PacketType),
@@ -115,6 +124,7 @@ impl Admitted {
                 give(0),
             ]),
         }
+
         code
     }
 }
@@ -146,6 +156,7 @@ impl Selection {
         if let Some(admitted) = &self.admitted {
             code.extend(admitted.code(self.direction));
         }
+
         // Jumps are relative, so a program may follow another.
         code.extend(program);
         code
@@ -155,7 +166,8 @@ impl Selection {
 /// The mark of packets whose receive queue is unknown.
 pub(crate) const NO_QUEUE: u32 = 0;
 
-/// Returns the index of a packet's queue mark in `marks`, or the number of marks if it is not among them.
+/// Returns the index of a packet's queue mark in `marks`, or the number of marks if it is not among
+/// them.
 pub(crate) fn place_of_mark(marks: &[u32]) -> Vec<sock_filter> {
     let mut code = vec![load(Knowledge::QueueMark)];
     for (place, &mark) in (0..).zip(marks) {
@@ -186,10 +198,13 @@ mod tests {
 
     /// Runs a program like the kernel; it supports the instructions that our programs use.
     fn run(program: &SocketFilter, known: Known) -> u32 {
-        let (mut accumulator, mut at) = (0, 0);
+        let mut accumulator = 0;
+        let mut at = 0;
+
         loop {
             let sock_filter { code, jt, jf, k } = program[at];
             at += 1;
+
             match u32::from(code) {
                 code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
                     accumulator = match k.cast_signed() - libc::SKF_AD_OFF {
@@ -210,7 +225,8 @@ mod tests {
     }
 
     fn received(queue_mark: u32) -> Known {
-        let (interface, hardware_type) = (7, libc::ARPHRD_ETHER);
+        let interface = 7;
+        let hardware_type = libc::ARPHRD_ETHER;
         Known { packet_type: libc::PACKET_OTHERHOST.into(), queue_mark, interface, hardware_type }
     }
 
@@ -235,7 +251,9 @@ mod tests {
         let accepts = |ethernet, direction, excluded: &[u32]| {
             let admitted = Some(Admitted { ethernet, excluded: excluded.to_vec() });
             let program = Selection { direction, queue_mark: None, admitted }.then(&program);
-            // Received and sent packets of an Ethernet interface, the loopback interface and a tunnel.
+
+            // Received and sent packets of an Ethernet interface, the loopback interface and a
+            // tunnel.
             let types = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK, libc::ARPHRD_NONE];
             types.map(|hardware_type| {
                 let known = Known { hardware_type, ..received(0) };
@@ -243,18 +261,33 @@ mod tests {
                 (run(&program, known) > 0, run(&program, sent) > 0)
             })
         };
-        let (none, both, in_only, out_only) = ((false, false), (true, true), (true, false), (false, true));
+
+        let none = (false, false);
+        let both = (true, true);
+        let in_only = (true, false);
+        let out_only = (false, true);
         let monitor = Known { hardware_type: libc::ARPHRD_IEEE80211_RADIOTAP, ..received(0) };
+
         for ethernet in [true, false] {
             let admitted = Some(Admitted { ethernet, excluded: Vec::new() });
             let selection = Selection { direction: Direction::InOut, queue_mark: None, admitted };
-            assert_eq!(run(&selection.then(&program), monitor), 0, "a monitor's packets are of neither type");
+            assert_eq!(
+                run(&selection.then(&program), monitor),
+                0,
+                "a monitor's packets are of neither type"
+            );
         }
+
         assert_eq!(accepts(true, Direction::InOut, &[]), [both, in_only, none]);
         assert_eq!(accepts(true, Direction::Out, &[]), [out_only, out_only, none]);
         assert_eq!(accepts(false, Direction::InOut, &[]), [none, none, both]);
         assert_eq!(accepts(false, Direction::Out, &[]), [none, none, out_only]);
-        assert_eq!(accepts(true, Direction::InOut, &[1, 2, 9]), [both, in_only, none], "others are excluded");
+        assert_eq!(
+            accepts(true, Direction::InOut, &[1, 2, 9]),
+            [both, in_only, none],
+            "others are excluded"
+        );
+
         for excluded in [&[7][..], &[1, 7], &[7, 9, 300]] {
             assert_eq!(accepts(true, Direction::InOut, excluded), [none; 3]);
             assert_eq!(accepts(false, Direction::InOut, excluded), [none; 3]);
@@ -265,8 +298,9 @@ mod tests {
     fn what_admits_packets_of_all_interfaces_is_as_short_as_filters_assume() {
         let excluded: Vec<u32> = (0..EXCLUDED_MAX as u32).collect();
         let lengths = [Direction::In, Direction::Out, Direction::InOut].map(|direction| {
-            [true, false]
-                .map(|ethernet| Admitted { ethernet, excluded: excluded.clone() }.code(direction).len())
+            [true, false].map(|ethernet| {
+                Admitted { ethernet, excluded: excluded.clone() }.code(direction).len()
+            })
         });
         assert_eq!(lengths.as_flattened().iter().max(), Some(&ADMISSION_INSNS), "{lengths:?}");
     }

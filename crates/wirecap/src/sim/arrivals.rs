@@ -32,8 +32,8 @@ pub enum Arrivals {
         /// Time from the start of a burst to the start of the next; zero: a single burst.
         every: Duration,
     },
-    /// A constant rate during on periods, which is never exceeded. The lengths of on and off periods are
-    /// exponentially distributed.
+    /// A constant rate during on periods, which is never exceeded. The lengths of on and off
+    /// periods are exponentially distributed.
     OnOff {
         /// Packets per second during on periods.
         rate: f64,
@@ -47,11 +47,12 @@ pub enum Arrivals {
 }
 
 impl Arrivals {
-    /// Splits a recording of (time, queue) into the arrivals of `rings` rings, queue by queue, modulo `rings`.
-    /// The times must be ascending.
+    /// Splits a recording of (time, queue) into the arrivals of `rings` rings, queue by queue,
+    /// modulo `rings`. The times must be ascending.
     pub fn recorded(packets: &[(Duration, usize)], rings: usize) -> Vec<Self> {
         let of_ring = |ring| {
-            let times = packets.iter().filter(|(_, queue)| queue % rings == ring).map(|(time, _)| *time);
+            let times =
+                packets.iter().filter(|(_, queue)| queue % rings == ring).map(|(time, _)| *time);
             Self::Recorded(times.collect())
         };
         (0..rings).map(of_ring).collect()
@@ -105,6 +106,7 @@ impl Times {
     fn following(&mut self) -> Option<f64> {
         let count = self.count;
         self.count += 1;
+
         match &self.arrivals {
             Arrivals::Silence => None,
             Arrivals::Constant { rate } => Some(distance(count, *rate)),
@@ -113,7 +115,8 @@ impl Times {
                 Some(self.phase_start)
             }
             Arrivals::Bursts { packets, rate, first, every } => {
-                let (burst, place) = (count / packets, count % packets);
+                let burst = count / packets;
+                let place = count % packets;
                 if burst > 0 && every.is_zero() {
                     return None;
                 }
@@ -121,16 +124,20 @@ impl Times {
                 Some(start + distance(place, *rate))
             }
             Arrivals::OnOff { rate, on, off } => {
-                let (on, off) = (nanos(*on), nanos(*off));
+                let on = nanos(*on);
+                let off = nanos(*off);
+
                 // The minimum interval also applies between two on periods, however short they are.
                 let earliest = if count == 0 { 0.0 } else { self.last + distance(1, *rate) };
                 if earliest >= self.end as f64 {
                     return None;
                 }
+
                 while earliest.max(self.phase_start) >= self.phase_end {
                     self.phase_start = self.phase_end + self.random.exponential(off);
                     self.phase_end = self.phase_start + self.random.exponential(on);
                 }
+
                 self.last = earliest.max(self.phase_start);
                 Some(self.last)
             }

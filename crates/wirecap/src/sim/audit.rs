@@ -89,9 +89,9 @@ pub enum BrokenPromise {
         /// Time of the violation.
         at: Duration,
     },
-    /// While a ring of its group is above T, and the ring's own worker has noted this or must have noted it, a worker serves
-    /// no more rings below T in a row than it has home rings. If the ring's worker may be stuck, the limit applies after
-    /// this worker has looked at all rings.
+    /// While a ring of its group is above T, and the ring's own worker has noted this or must have
+    /// noted it, a worker serves no more rings below T in a row than it has home rings. If the
+    /// ring's worker may be stuck, the limit applies after this worker has looked at all rings.
     Serving {
         /// The worker.
         worker: usize,
@@ -147,7 +147,10 @@ impl fmt::Display for BrokenPromise {
                 )
             }
             Self::Serving { worker, ring, at } => {
-                write!(f, "worker {worker} serves ring {ring} again after {at:?}, and another is above T")
+                write!(
+                    f,
+                    "worker {worker} serves ring {ring} again after {at:?}, and another is above T"
+                )
             }
             Self::Offloading { ring, backlog, at } => {
                 write!(f, "ring {ring} was offloaded at a backlog of {backlog} after {at:?}")
@@ -165,11 +168,11 @@ pub(super) struct Audit {
     guaranteed: Option<usize>,
     /// The backlog above which offloading is allowed; `None` in basic mode.
     threshold: Option<f64>,
-    /// For each worker, the times when it took consecutive chunks of rings below T while another ring was above
-    /// T.
+    /// For each worker, the times when it took consecutive chunks of rings below T while another
+    /// ring was above T.
     low_chunks: Vec<Vec<u64>>,
-    /// Maximum time until a ring above T is noted by its own worker, in nanoseconds; `None` if that worker may be
-    /// stuck.
+    /// Maximum time until a ring above T is noted by its own worker, in nanoseconds; `None` if that
+    /// worker may be stuck.
     noted_within: Option<u64>,
     /// Number of packets that the kernel sent, if the capture forwards.
     sent: Option<u64>,
@@ -201,11 +204,23 @@ impl Audit {
             Mode::Basic => None,
             Mode::Advanced(share) => Some(share * cells as f64),
         };
-        let guaranteed = settings.elastic.then(|| Supply::guaranteed(settings.geometry.cells()) as usize);
+
+        let guaranteed =
+            settings.elastic.then(|| Supply::guaranteed(settings.geometry.cells()) as usize);
         let rings = vec![Page::default(); settings.rings];
         let sent = settings.forwards.then_some(0);
         let low_chunks = vec![Vec::new(); settings.workers];
-        Self { rings, cells, guaranteed, threshold, low_chunks, noted_within: None, sent, broken: Vec::new() }
+
+        Self {
+            rings,
+            cells,
+            guaranteed,
+            threshold,
+            low_chunks,
+            noted_within: None,
+            sent,
+            broken: Vec::new(),
+        }
     }
 
     /// No worker gets stuck or leaves: each looks at its home rings at least this often.
@@ -226,19 +241,23 @@ impl Audit {
         }
     }
 
-    /// Checks a captured chunk: it must be the next in sequence, and its packets later than all earlier ones.
+    /// Checks a captured chunk: it must be the next in sequence, and its packets later than all
+    /// earlier ones.
     pub(super) fn captured(&mut self, chunk: &Chunk) {
         let ring = chunk.ring_index();
         let page = &mut self.rings[ring];
         let mut in_order = chunk.sequence() == page.next_sequence;
+
         page.next_sequence += 1;
         page.in_chunks += chunk.len() as u64;
         page.held += chunk.len();
+
         for packet in chunk {
             let number = packet.data().try_into().map_or(0, u64::from_ne_bytes);
             in_order &= number >= page.next_number;
             page.next_number = number + 1;
         }
+
         if !in_order {
             self.found(BrokenPromise::Order { ring, sequence: chunk.sequence() });
         }
@@ -255,20 +274,25 @@ impl Audit {
         }
     }
 
-    /// `worker` has been waiting since that time. If it could not see when it began that a ring is above T, it may wait
-    /// for `longest`.
+    /// `worker` has been waiting since that time. If it could not see when it began that a ring is
+    /// above T, it may wait for `longest`.
     pub(super) fn waits(&mut self, worker: usize, since: u64, longest: Duration, now: u64) {
         for ring in 0..self.rings.len() {
             let Some(above_since) = self.rings[ring].above_since else { continue };
             let for_long = Duration::from_nanos(now - above_since);
             if above_since <= since || for_long > longest {
-                self.found(BrokenPromise::Waiting { worker, ring, for_long, at: Duration::from_nanos(now) });
+                self.found(BrokenPromise::Waiting {
+                    worker,
+                    ring,
+                    for_long,
+                    at: Duration::from_nanos(now),
+                });
             }
         }
     }
 
-    /// `worker`, which has `homes` home rings, took `chunk`; `away`: whether the worker of the chunk's
-    /// ring was stuck or gone.
+    /// `worker`, which has `homes` home rings, took `chunk`; `away`: whether the worker of the
+    /// chunk's ring was stuck or gone.
     pub(super) fn served(
         &mut self,
         worker: usize,
@@ -281,13 +305,16 @@ impl Audit {
         let ring = chunk.ring_index();
         let low_chunks = &mut self.low_chunks[worker];
         let is_needed = self.rings.iter().any(|page| page.above_since.is_some());
+
         if !is_needed || away || self.rings[ring].above_since.is_some() {
             low_chunks.clear();
         } else {
             low_chunks.push(now);
         }
+
         let glances = GLANCE_EVERY as usize * self.rings.len();
         let after = |since: u64| low_chunks.iter().filter(|begun| **begun > since).count();
+
         let is_late = |page: &Page| {
             let must_be_known_since =
                 page.above_since.zip(self.noted_within).map(|(since, within)| since + within);
@@ -299,9 +326,11 @@ impl Audit {
             low_chunks.clear();
             self.found(BrokenPromise::Serving { worker, ring, at: Duration::from_nanos(now) });
         }
+
         if !self.is_above(capture.backlog(ring)) {
             (self.rings[ring].above_since, self.rings[ring].known_since) = (None, None);
         }
+
         // The worker has looked at its home rings and at the ring that it served.
         for (other, page) in self.rings.iter_mut().enumerate() {
             if page.above_since.is_some() && (other == ring || capture.home_of(other) == worker) {
@@ -314,7 +343,8 @@ impl Audit {
     pub(super) fn offloaded(&mut self, chunk: &Chunk, away: bool, at: Duration) {
         let ring = chunk.ring_index();
         let backlog = self.rings[ring].backlog;
-        let allowed = self.threshold.is_some_and(|threshold| away || f64::from(backlog) > threshold);
+        let allowed =
+            self.threshold.is_some_and(|threshold| away || f64::from(backlog) > threshold);
         if !allowed || !chunk.is_offloaded() {
             self.found(BrokenPromise::Offloading { ring, backlog, at });
         }
@@ -333,11 +363,13 @@ impl Audit {
     /// Counts all cells.
     pub(super) fn check_cells(&mut self, capture: &SimCapture) {
         let mut sum = capture.stock_cells();
+
         for ring in 0..self.rings.len() {
             let waiting = capture.backlog(ring) as usize;
             let home = capture.kernel(ring).free_cells() + capture.idle_cells(ring);
             let found = home + waiting + self.rings[ring].held;
             sum += found;
+
             match self.guaranteed {
                 None if self.sent.is_none() && found != self.cells => {
                     self.found(BrokenPromise::Cells { ring, found, cells: self.cells });
@@ -348,13 +380,19 @@ impl Audit {
                 _ => {}
             }
         }
+
         let cells = self.cells * self.rings.len();
         if self.guaranteed.is_some() && sum != cells {
             self.found(BrokenPromise::Cells { ring: 0, found: sum, cells });
         }
+
         let on_their_way = capture.cells_on_their_way();
         if self.sent.is_some() && sum + on_their_way != capture.cells() {
-            self.found(BrokenPromise::Cells { ring: 0, found: sum + on_their_way, cells: capture.cells() });
+            self.found(BrokenPromise::Cells {
+                ring: 0,
+                found: sum + on_their_way,
+                cells: capture.cells(),
+            });
         }
     }
 
@@ -368,24 +406,32 @@ impl Audit {
         if let Some(sent) = self.sent {
             let account = ledger.ports[0].account;
             let queues = 0..arrived.len();
-            let last: usize = queues.map(|queue| capture.transmitter(queue).take_sent().len()).sum();
+            let last: usize =
+                queues.map(|queue| capture.transmitter(queue).take_sent().len()).sum();
             let sent = sent + last as u64;
             let is_known = account.taken <= ledger.total.delivered && account.waiting == 0;
-            if !is_known || account.sent != sent || account.taken != sent + account.dropped.total() {
+
+            if !is_known || account.sent != sent || account.taken != sent + account.dropped.total()
+            {
                 self.found(BrokenPromise::Sending { sent, account: Box::new(account) });
             }
+
             for queue in 0..arrived.len() {
                 for address in capture.transmitter(queue).violations() {
                     self.found(BrokenPromise::TxRing { queue, address });
                 }
             }
         }
+
         for (ring, &arrived) in arrived.iter().enumerate() {
             for violation in capture.kernel(ring).violations() {
                 self.found(BrokenPromise::FillRing { ring, violation });
             }
-            let (account, in_chunks) = (&ledger.rings[ring].account, self.rings[ring].in_chunks);
-            let (offered, delivered) = (account.offered, account.delivered);
+
+            let account = &ledger.rings[ring].account;
+            let in_chunks = self.rings[ring].in_chunks;
+            let offered = account.offered;
+            let delivered = account.delivered;
             if offered != arrived || delivered != in_chunks {
                 self.found(BrokenPromise::Packets { ring, arrived, offered, delivered, in_chunks });
             }

@@ -42,8 +42,10 @@ fn step_of(nanos: u64) -> usize {
 }
 
 fn end_of(step: usize) -> Duration {
-    let (exponent, place) = (step >> STEP_BITS, step as u64 & ((1 << STEP_BITS) - 1));
-    let end = (((1 << STEP_BITS) + place + 1) as f64) * 2_f64.powi(exponent as i32 - STEP_BITS as i32);
+    let exponent = step >> STEP_BITS;
+    let place = step as u64 & ((1 << STEP_BITS) - 1);
+    let end =
+        (((1 << STEP_BITS) + place + 1) as f64) * 2_f64.powi(exponent as i32 - STEP_BITS as i32);
     Duration::from_nanos(end as u64)
 }
 

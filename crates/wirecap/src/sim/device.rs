@@ -1,4 +1,5 @@
-//! A simulated device: receive queues with counters, in front of the simulated kernels of a capture's rings.
+//! A simulated device: receive queues with counters, in front of the simulated kernels of a
+//! capture's rings.
 
 use std::sync::Arc;
 
@@ -27,8 +28,8 @@ pub struct SimCounts {
     pub dropped: u64,
 }
 
-/// A device with receive queues, each with the ring of a capture. Its driver counts the packets of a queue in batches, as
-/// drivers do: see [`count`](Self::count).
+/// A device with receive queues, each with the ring of a capture. Its driver counts the packets of
+/// a queue in batches, as drivers do: see [`count`](Self::count).
 #[derive(Debug)]
 pub struct SimDevice {
     kernels: Vec<Arc<SimKernel>>,
@@ -140,7 +141,8 @@ mod tests {
     #[test]
     fn each_kind_of_failure_moves_its_own_counters() {
         let capture = SimCapture::new(&SimSettings { rings: 2, ..SimSettings::default() });
-        let mut device = SimDevice::new((0..2).map(|ring| Arc::clone(capture.kernel(ring))).collect());
+        let mut device =
+            SimDevice::new((0..2).map(|ring| Arc::clone(capture.kernel(ring))).collect());
         let receive = |device: &mut SimDevice| {
             let fate = device.receive(1, &[7], Timestamp::default());
             device.count();

@@ -1,5 +1,5 @@
-//! Random schedules of a forwarding capture: whatever the kernel does, a cell is in one place, and a packet leaves
-//! from the cell in which it arrived.
+//! Random schedules of a forwarding capture: whatever the kernel does, a cell is in one place, and
+//! a packet leaves from the cell in which it arrived.
 
 use std::collections::VecDeque;
 
@@ -44,7 +44,10 @@ struct Given {
 
 impl Given {
     fn of<'a>(fragments: impl Iterator<Item = &'a [u8]>, number: Option<u64>) -> Self {
-        Self { cells: fragments.map(|bytes| (bytes.as_ptr().addr(), bytes.to_vec())).collect(), number }
+        Self {
+            cells: fragments.map(|bytes| (bytes.as_ptr().addr(), bytes.to_vec())).collect(),
+            number,
+        }
     }
 }
 
@@ -113,6 +116,7 @@ impl Schedule {
     fn step(&mut self) {
         let ring = self.random.below(self.settings.rings as u64) as usize;
         let transmitter = Arc::clone(self.capture.transmitter(ring));
+
         match self.random.below(20) {
             0..5 => self.receive(ring),
             5..9 => self.ask(),
@@ -126,7 +130,8 @@ impl Schedule {
                 let states = [LinkState::Up, LinkState::Up, LinkState::Stalled, LinkState::Down];
                 let vanishes = self.random.once_in(30);
                 self.gone |= vanishes;
-                let state = if vanishes { LinkState::Gone } else { states[self.random.below(4) as usize] };
+                let state =
+                    if vanishes { LinkState::Gone } else { states[self.random.below(4) as usize] };
                 transmitter.set_link(state);
             }
             18 => {
@@ -137,7 +142,9 @@ impl Schedule {
             _ => {
                 transmitter.set_late(self.random.once_in(2));
                 let random = &mut self.random;
-                transmitter.complete(random.below(20) as usize, |among| random.below(among as u64) as usize);
+                transmitter.complete(random.below(20) as usize, |among| {
+                    random.below(among as u64) as usize
+                });
             }
         }
     }
@@ -166,19 +173,24 @@ impl Schedule {
     /// Sends some packets of a chunk, keeps some, and drops the others.
     fn drain(&mut self) {
         let Some(mut chunk) = self.random.take(&mut self.held) else { return };
-        let (lane, mut rest) = (chunk.ring_index(), Vec::new());
+        let lane = chunk.ring_index();
+        let mut rest = Vec::new();
         let keeps = self.random.once_in(3);
+
         // The packets up to here one by one, the rest together.
         let apart = if self.random.once_in(2) { usize::MAX } else { self.random.below(4) as usize };
         for packet in chunk.iter().skip(apart) {
             let number = u64::from_ne_bytes(*packet.data().first_chunk().unwrap());
             rest.push(Given::of(packet.fragments(), Some(number)));
         }
+
         let mut packets = chunk.drain();
         for mut packet in packets.by_ref().take(apart) {
             let number = u64::from_ne_bytes(*packet.data().first_chunk().unwrap());
             assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
+
             let cells = packet.fragments().count();
+
             match self.random.below(8) {
                 0 => {}
                 1 if keeps => {
@@ -200,9 +212,11 @@ impl Schedule {
                 }
             }
         }
+
         self.taken += rest.len() as u64;
         self.given[lane].extend(rest);
         self.port.send_all(packets);
+
         // The chunk is dropped before or after the flush, or kept.
         match self.random.below(3) {
             0 => drop(chunk),
@@ -245,8 +259,8 @@ impl Schedule {
         self.port.flush();
     }
 
-    /// Checks that the sent packets are those passed to the port, from the same cells: in basic mode in the order in
-    /// which they were passed, in advanced mode in the order of the ring.
+    /// Checks that the sent packets are those passed to the port, from the same cells: in basic
+    /// mode in the order in which they were passed, in advanced mode in the order of the ring.
     fn check_sent(&mut self) {
         for ring in 0..self.settings.rings {
             let base = self.capture.rings[ring].fill_ring().pool().memory().base().addr().get();
@@ -257,16 +271,21 @@ impl Schedule {
                 let place = given.iter().position(|given| given.cells == cells);
                 let place = place.unwrap_or_else(|| panic!("{cells:?} was sent and not given"));
                 let number = given[place].number;
+
                 match self.settings.mode {
                     // Packets passed before it that have not left by now were dropped.
                     Mode::Basic => drop(given.drain(..=place)),
                     Mode::Advanced(_) => {
                         given.remove(place);
                         let last = &mut self.last_number[ring];
-                        assert!(number.is_none() || *last < number, "{number:?} left after {last:?}");
+                        assert!(
+                            number.is_none() || *last < number,
+                            "{number:?} left after {last:?}"
+                        );
                         *last = number.or(*last);
                     }
                 }
+
                 self.sent += 1;
             }
         }
@@ -275,12 +294,15 @@ impl Schedule {
     /// Checks that every cell is in exactly one place, and that no kernel found an invalid entry.
     fn check_cells(&mut self) {
         let held: usize = self.held.iter().map(Chunk::cells).sum();
-        let mut sum = held + self.kept_cells + self.port.cells() + self.capture.cells_on_their_way();
+        let mut sum =
+            held + self.kept_cells + self.port.cells() + self.capture.cells_on_their_way();
         for ring in 0..self.settings.rings {
-            let (kernel, transmitter) = (self.capture.kernel(ring), self.capture.transmitter(ring));
+            let kernel = self.capture.kernel(ring);
+            let transmitter = self.capture.transmitter(ring);
             assert_eq!((kernel.violations(), transmitter.violations()), (vec![], vec![]));
             sum += kernel.free_cells() + self.capture.cells_waiting(ring);
-            sum += self.capture.rings[ring].fill_ring().queued_cells() + self.capture.idle_cells(ring);
+            sum +=
+                self.capture.rings[ring].fill_ring().queued_cells() + self.capture.idle_cells(ring);
         }
         assert_eq!(sum, self.capture.cells());
     }
@@ -292,15 +314,20 @@ impl Schedule {
             self.capture.transmitter(ring).set_link(LinkState::Up);
             self.capture.transmitter(ring).set_late(false);
         }
+
         self.kept.clear();
         self.held.clear();
         self.port.flush();
         self.check_sent();
+
         let Self { capture, port, settings, .. } = self;
         drop(port);
+
         let exchange = capture.exchange.as_ref().unwrap();
         (0..3).for_each(|_| exchange.tend());
+
         let mut sent = self.sent;
+
         for ring in rings {
             sent += capture.transmitter(ring).take_sent().len() as u64;
             let home = capture.kernel(ring).free_cells() + capture.idle_cells(ring);
@@ -308,15 +335,22 @@ impl Schedule {
             assert_eq!(home + waiting, settings.geometry.cells() as usize, "cells of ring {ring}");
             assert_eq!(capture.transmitter(ring).cells(), 0);
         }
+
         assert_eq!(capture.new_cells(), settings.geometry.chunk_cells as usize);
         capture.close();
+
         let account = capture.ledger(Duration::ZERO).ports[0].account;
         assert_eq!((account.taken, account.waiting), (self.taken, 0), "{account:?}");
-        // Packets whose sending was not published before the interface was removed count as dropped.
+
+        // Packets whose sending was not published before the interface was removed count as
+        // dropped.
         let shown = account.sent == sent || self.shows_late && self.gone && account.sent < sent;
         assert!(shown, "{sent} were sent: {account:?}");
         assert_eq!(account.taken, account.sent + account.dropped.total(), "{account:?}");
-        assert!(account.dropped.refused <= self.refused && account.dropped.other == 0, "{account:?}");
+        assert!(
+            account.dropped.refused <= self.refused && account.dropped.other == 0,
+            "{account:?}"
+        );
     }
 }
 
@@ -327,8 +361,10 @@ fn cells_are_conserved_through_the_tx_and_completion_rings_in_random_schedules()
 
 fn one_ring() -> (SimCapture, SimWorker, Port) {
     let geometry = Geometry { chunk_cells: 4, chunks: 2, cell_bytes: 64 };
-    let capture = SimCapture::new(&SimSettings { geometry, forwards: true, ..SimSettings::default() });
-    let (worker, port) = (capture.worker(0), capture.port().unwrap());
+    let capture =
+        SimCapture::new(&SimSettings { geometry, forwards: true, ..SimSettings::default() });
+    let worker = capture.worker(0);
+    let port = capture.port().unwrap();
     (capture, worker, port)
 }
 
@@ -347,12 +383,13 @@ fn pass_on(worker: &mut SimWorker, port: &mut Port) {
     }
 }
 
-/// The peer accepts no packets for a while: packets without room are dropped and counted, and the rest is sent
-/// afterwards.
+/// The peer accepts no packets for a while: packets without room are dropped and counted, and the
+/// rest is sent afterwards.
 #[test]
 fn a_stall_in_one_direction_drops_only_excess_packets() {
     let (capture, mut worker, mut port) = one_ring();
     capture.transmitter(0).set_link(LinkState::Stalled);
+
     for _ in 0..5 {
         receive(&capture, 4);
         pass_on(&mut worker, &mut port);
@@ -360,27 +397,32 @@ fn a_stall_in_one_direction_drops_only_excess_packets() {
             break;
         }
     }
+
     assert_eq!(capture.kernel(0).free_cells(), 0);
+
     for _ in 0..4 {
         let mut packet = port.build(20).unwrap();
         packet.data_mut().fill(1);
         port.send(packet);
     }
+
     port.flush();
     let account = port.account();
     assert_eq!((account.taken, account.sent, account.waiting), (12, 0, 8), "{account:?}");
     assert_eq!((account.dropped.ring_full, account.dropped.total()), (4, 4), "{account:?}");
     capture.transmitter(0).set_link(LinkState::Up);
+
     // A request for a chunk sends the rest.
     assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
     assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
+
     let account = port.account();
     assert_eq!((account.sent, account.waiting), (8, 0), "{account:?}");
     assert_eq!((capture.kernel(0).free_cells(), capture.new_cells()), (8, 4));
 }
 
-/// Packets for which the device had no room are sent by the next flush that finds room, even if the capture is
-/// closed.
+/// Packets for which the device had no room are sent by the next flush that finds room, even if the
+/// capture is closed.
 #[test]
 fn a_flush_sends_packets_that_an_earlier_flush_could_not() {
     let (capture, _, mut port) = one_ring();
@@ -399,14 +441,19 @@ fn a_flush_sends_packets_that_an_earlier_flush_could_not() {
 #[test]
 fn packets_that_are_kept_leave_no_lists_behind() {
     let geometry = Geometry { chunk_cells: 1, chunks: 4, cell_bytes: 64 };
-    let capture = SimCapture::new(&SimSettings { geometry, forwards: true, ..SimSettings::default() });
+    let capture =
+        SimCapture::new(&SimSettings { geometry, forwards: true, ..SimSettings::default() });
     let mut worker = capture.worker(0);
+
     for _ in 0..100 {
         receive(&capture, 1);
-        let Answer::Chunk { mut chunk, .. } = worker.ask(Duration::ZERO).unwrap() else { panic!("it came") };
+        let Answer::Chunk { mut chunk, .. } = worker.ask(Duration::ZERO).unwrap() else {
+            panic!("it came")
+        };
         let kept: Vec<_> = chunk.drain().map(OutPacket::detach).collect();
         drop((chunk, kept));
     }
+
     assert_eq!(capture.kernel(0).free_cells(), 4);
     let lists = capture.rings[0].fill_ring().spare_lists();
     assert!(lists <= 2 * geometry.chunks as usize, "{lists} lists");
@@ -428,11 +475,15 @@ fn an_engine_that_returns_a_cell_twice_is_detected() {
 #[test]
 fn a_batch_that_is_larger_than_the_ring_is_sent_in_parts() {
     let geometry = Geometry { chunk_cells: BATCH, chunks: 2, cell_bytes: 64 };
-    let settings = SimSettings { geometry, forwards: true, tx_slots: BATCH / 2, ..SimSettings::default() };
+    let settings =
+        SimSettings { geometry, forwards: true, tx_slots: BATCH / 2, ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
-    let (mut worker, mut port) = (capture.worker(0), capture.port().unwrap());
+    let mut worker = capture.worker(0);
+    let mut port = capture.port().unwrap();
+
     receive(&capture, BATCH.into());
     pass_on(&mut worker, &mut port);
+
     let account = port.account();
     assert_eq!(
         (account.dropped.total(), capture.transmitter(0).take_sent().len()),
@@ -441,7 +492,8 @@ fn a_batch_that_is_larger_than_the_ring_is_sent_in_parts() {
     );
 }
 
-/// A kernel that publishes its index late, as before Linux 6.17, is called until it has sent the batch.
+/// A kernel that publishes its index late, as before Linux 6.17, is called until it has sent the
+/// batch.
 #[test]
 fn a_batch_is_sent_by_one_flush_whenever_the_ring_shows_it() {
     for shows_late in [false, true] {
@@ -449,11 +501,14 @@ fn a_batch_is_sent_by_one_flush_whenever_the_ring_shows_it() {
         let settings =
             SimSettings { geometry, forwards: true, tx_slots: 2 * BATCH, ..SimSettings::default() };
         let capture = SimCapture::new(&settings);
-        let (mut worker, mut port) = (capture.worker(0), capture.port().unwrap());
+        let mut worker = capture.worker(0);
+        let mut port = capture.port().unwrap();
+
         capture.transmitter(0).set_shows_late(shows_late);
         receive(&capture, BATCH.into());
         pass_on(&mut worker, &mut port);
         assert_eq!(capture.transmitter(0).take_sent().len(), BATCH as usize);
+
         let account = port.account();
         assert_eq!(
             (account.taken, account.sent, account.waiting),
@@ -463,8 +518,8 @@ fn a_batch_is_sent_by_one_flush_whenever_the_ring_shows_it() {
     }
 }
 
-/// The peer has no room, and then the interface goes down or is removed: the rejected packets are dropped and
-/// completed, even if the ring does not show that they were taken.
+/// The peer has no room, and then the interface goes down or is removed: the rejected packets are
+/// dropped and completed, even if the ring does not show that they were taken.
 #[test]
 fn a_packet_rejected_just_before_the_removal_counts_once_and_returns_once() {
     let links = [LinkState::Down, LinkState::Gone];
@@ -475,13 +530,20 @@ fn a_packet_rejected_just_before_the_removal_counts_once_and_returns_once() {
         capture.transmitter(0).refuse(2);
         capture.transmitter(0).set_link_after_refusals(link);
         pass_on(&mut worker, &mut port);
+
         let account = port.account();
         let left = if link == LinkState::Down { account.waiting } else { account.dropped.down };
-        assert_eq!((account.taken, account.sent, account.dropped.refused, left), (4, 0, 2, 2), "{account:?}");
+        assert_eq!(
+            (account.taken, account.sent, account.dropped.refused, left),
+            (4, 0, 2, 2),
+            "{account:?}"
+        );
         capture.close();
+
         let account = port.account();
         assert_eq!((account.dropped.refused, account.dropped.down), (2, 2), "{account:?}");
         assert_eq!(account.taken, account.sent + account.dropped.total(), "{account:?}");
+
         let on_ring = if link == LinkState::Down { 2 } else { 0 };
         assert_eq!(capture.kernel(0).free_cells(), 8 - on_ring, "{link:?}");
     }
@@ -496,10 +558,12 @@ fn cells_on_the_ring_of_a_removed_interface_return() {
     pass_on(&mut worker, &mut port);
     assert_eq!((port.account().waiting, capture.kernel(0).free_cells()), (4, 4));
     capture.transmitter(0).set_link(LinkState::Gone);
+
     for _ in 0..3 {
         receive(&capture, 4);
         pass_on(&mut worker, &mut port);
     }
+
     let account = port.account();
     assert_eq!((account.taken, account.dropped.down, account.waiting), (16, 16, 0), "{account:?}");
     assert_eq!(capture.kernel(0).free_cells(), 8);
@@ -512,10 +576,12 @@ fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_duplicates_no_ce
     capture.transmitter(0).complete_wrongly(64);
     receive(&capture, 4);
     pass_on(&mut worker, &mut port);
+
     let account = port.account();
     assert_eq!((account.taken, account.dropped.other), (4, 4), "{account:?}");
     assert_eq!(capture.kernel(0).free_cells(), 8);
     assert_eq!(capture.kernel(0).violations(), []);
+
     // The same with an address outside the pool.
     let (capture, mut worker, mut port) = one_ring();
     capture.transmitter(0).set_late(true);
@@ -526,7 +592,8 @@ fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_duplicates_no_ce
     assert_eq!(capture.kernel(0).free_cells(), 6, "the two that were sent are not back");
 }
 
-/// A kernel that publishes an invalid index gets no more cells, and the cells that it does not get return.
+/// A kernel that publishes an invalid index gets no more cells, and the cells that it does not get
+/// return.
 #[test]
 fn a_tx_ring_with_an_invalid_index_gets_no_more_cells() {
     let (capture, mut worker, mut port) = one_ring();

@@ -1,5 +1,5 @@
-//! A reader that reads cells in place, together with the ring's worker, which gets the packets that the reader
-//! leaves.
+//! A reader that reads cells in place, together with the ring's worker, which gets the packets that
+//! the reader leaves.
 
 use super::*;
 use crate::time::Timestamp;
@@ -28,8 +28,8 @@ impl Book {
     }
 }
 
-/// The times of packets of which up to eight share one, as with a clock that is read for some packets of a batch: mostly
-/// eight, or any number if the batches are short.
+/// The times of packets of which up to eight share one, as with a clock that is read for some
+/// packets of a batch: mostly eight, or any number if the batches are short.
 #[derive(Default)]
 struct SharedTimes {
     now: u64,
@@ -39,7 +39,8 @@ struct SharedTimes {
 impl SharedTimes {
     fn next(&mut self, random: &mut Random, batches_are_short: bool) -> u64 {
         if self.left == 0 {
-            self.left = if batches_are_short || random.once_in(20) { random.between(1, 8) } else { 8 };
+            self.left =
+                if batches_are_short || random.once_in(20) { random.between(1, 8) } else { 8 };
             self.now += 1;
         }
         self.left -= 1;
@@ -59,8 +60,10 @@ fn packet(number: u64, random: &mut Random, geometry: Geometry, some_are_long: b
 
 fn run(seed: u64) {
     let mut random = Random::new(seed);
-    let (chunk_cells, chunks) = (random.between(1, 60) as u32, random.between(1, 6) as u32);
-    let (some_are_long, batches_are_short) = (random.once_in(2), random.once_in(2));
+    let chunk_cells = random.between(1, 60) as u32;
+    let chunks = random.between(1, 6) as u32;
+    let some_are_long = random.once_in(2);
+    let batches_are_short = random.once_in(2);
     let read_max = if random.once_in(2) { 4 } else { 60 };
     let geometry = Geometry { chunk_cells, chunks, cell_bytes: 128 };
     let settings = SimSettings { rings: 1, workers: 1, geometry, ..SimSettings::default() };
@@ -68,9 +71,13 @@ fn run(seed: u64) {
     let capture = kernels.capture().unwrap();
     let mut worker = capture.workers().pop().unwrap();
     let mut reader = worker.cell_reader().expect("it is alone");
-    let (mut book, mut number, mut times) = (Book::default(), 0, SharedTimes::default());
+    let mut book = Book::default();
+    let mut number = 0;
+    let mut times = SharedTimes::default();
+
     // The position at which reading continues.
     let mut next = 0;
+
     for _ in 0..STEPS {
         match random.below(6) {
             0 | 1 => {
@@ -78,9 +85,13 @@ fn run(seed: u64) {
                     let bytes = packet(number, &mut random, geometry, some_are_long);
                     let time = times.next(&mut random, batches_are_short);
                     book.times.push(time);
-                    if kernels.kernel(0).receive(&bytes, Timestamp::from_unix_nanos(time)) == Fate::Received {
+
+                    if kernels.kernel(0).receive(&bytes, Timestamp::from_unix_nanos(time))
+                        == Fate::Received
+                    {
                         book.received.push(number);
                     }
+
                     number += 1;
                 }
             }
@@ -111,6 +122,7 @@ fn run(seed: u64) {
             _ => {}
         }
     }
+
     let in_hand = u64::from(reader.len().saturating_sub(next));
     let at_close = random.once_in(2);
     if at_close {
@@ -127,10 +139,12 @@ fn run(seed: u64) {
         assert_eq!(book.delivered, book.received);
         assert_eq!(kernels.kernel(0).free_cells(), geometry.cells() as usize, "cells are missing");
     }
+
     assert!(book.received.starts_with(&book.delivered), "packets in another order");
     let account = kernels.ledger(Duration::ZERO).total;
     assert_eq!(account.delivered, book.delivered.len() as u64, "{in_hand} in hand");
     assert_eq!(account.bytes, book.bytes);
+
     let lost = book.received.len() - book.delivered.len();
     assert_eq!(account.dropped.other, lost as u64, "{in_hand} in hand");
     assert_eq!(kernels.kernel(0).violations(), []);

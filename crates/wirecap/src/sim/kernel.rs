@@ -1,4 +1,5 @@
-//! A simulation of the kernel's half of one ring, which fills cells and publishes them, with faults on request.
+//! A simulation of the kernel's half of one ring, which fills cells and publishes them, with faults
+//! on request.
 
 #![allow(unsafe_code)]
 
@@ -38,9 +39,11 @@ pub enum Fault {
     RepeatedCell,
     /// The packet has three cells; the length of the second one exceeds the cell.
     BadFragment,
-    /// The packet has three cells; the address of the last one is outside the pool. That cell is lost.
+    /// The packet has three cells; the address of the last one is outside the pool. That cell is
+    /// lost.
     StrayFragment,
-    /// Two cells of a packet whose last cell is never published: the next packet looks like its continuation.
+    /// Two cells of a packet whose last cell is never published: the next packet looks like its
+    /// continuation.
     Truncated,
 }
 
@@ -139,7 +142,8 @@ impl CellStates {
 
     /// Moves a cell to `place` and returns its previous place.
     fn put(&self, cell: usize, place: CellState) -> CellState {
-        // Not loom's mutex: each kernel calls this under its own lock, and nothing else happens inside.
+        // Not loom's mutex: each kernel calls this under its own lock, and nothing else happens
+        // inside.
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut states[cell], place)
     }
@@ -154,7 +158,9 @@ impl SimKernel {
     ) -> (Self, Consumer<Descriptor>, Producer<u64>) {
         let slots = pool.geometry().cells().next_power_of_two();
         let (fill_producer, fill) = HeapRing::pair(slots, settings.first_index);
-        let (rx, rx_consumer) = HeapRing::pair(settings.rx_slots.unwrap_or(slots), settings.first_index);
+        let (rx, rx_consumer) =
+            HeapRing::pair(settings.rx_slots.unwrap_or(slots), settings.first_index);
+
         let state = State {
             fill,
             rx,
@@ -171,7 +177,8 @@ impl SimKernel {
             drops: KernelDrops::default(),
             violations: Vec::new(),
         };
-        let kernel = Self { pool, states, state: Mutex::new(state), is_zero_copy: settings.zero_copy };
+        let kernel =
+            Self { pool, states, state: Mutex::new(state), is_zero_copy: settings.zero_copy };
         (kernel, rx_consumer, fill_producer)
     }
 
@@ -187,27 +194,33 @@ impl SimKernel {
         if packet.len() <= self.room() && cells_now > 0 {
             return self.receive_whole(&mut state, packet, time);
         }
+
         let mut pieces: Vec<&[u8]> = packet.chunks(self.room()).collect();
         if pieces.is_empty() {
             pieces.push(packet);
         }
+
         let cells = match state.next_cells(self, pieces.len()) {
             Ok(cells) => cells,
             Err(fate) => return fate,
         };
         for (&cell, piece) in cells.iter().zip(&pieces) {
             self.states.put(self.pool.index_of(cell), CellState::Away);
-            // SAFETY: the application posted the cell, so it does not touch it until it is published.
+            // SAFETY: the application posted the cell, so it does not touch it until it is
+            // published.
             unsafe { self.write(cell, piece, time) };
         }
+
         let descriptors = chain(&cells, |index| pieces[index].len() as u32);
         let (now, later) = descriptors.split_at(cells_now.min(descriptors.len()));
         state.publish(now);
         state.held_back = later.to_vec();
+
         Fate::Received
     }
 
-    /// Receives a packet that fits one cell, without allocating lists of cells: nearly all packets do.
+    /// Receives a packet that fits one cell, without allocating lists of cells: nearly all packets
+    /// do.
     fn receive_whole(&self, state: &mut State, packet: &[u8], time: Timestamp) -> Fate {
         if let Err(fate) = state.provide(self, 1) {
             return fate;
@@ -234,9 +247,11 @@ impl SimKernel {
             Ok(cells) => cells,
             Err(fate) => return fate,
         };
+
         let geometry = self.pool.geometry();
         let mut descriptors = chain(&cells, |_| 0);
         let mut lost = None;
+
         match fault {
             Fault::BadLength => descriptors[0].len = geometry.cell_bytes,
             Fault::BadFragment => descriptors[1].len = geometry.cell_bytes,
@@ -253,10 +268,12 @@ impl SimKernel {
                 }
             }
         }
+
         for cell in &cells {
             let place = if lost == Some(cell) { CellState::Lost } else { CellState::Away };
             self.states.put(self.pool.index_of(*cell), place);
         }
+
         state.publish(&descriptors);
         Fate::Received
     }
@@ -278,8 +295,8 @@ impl SimKernel {
         lock(&self.state).fill.break_index();
     }
 
-    /// Makes the driver take free cells, as it does by itself when packets arrive, and publish the cells that
-    /// it has held back.
+    /// Makes the driver take free cells, as it does by itself when packets arrive, and publish the
+    /// cells that it has held back.
     pub fn look(&self) {
         let mut state = lock(&self.state);
         state.publish_rest();
@@ -287,8 +304,8 @@ impl SimKernel {
         state.fill_ring(self, wanted);
     }
 
-    /// Removes the interface: unpublished cells are never published, and the drop counts of the next interface start at
-    /// 0.
+    /// Removes the interface: unpublished cells are never published, and the drop counts of the
+    /// next interface start at 0.
     pub(super) fn forget_filled(&self) {
         let mut state = lock(&self.state);
         state.held_back.clear();
@@ -340,7 +357,8 @@ impl SimKernel {
     }
 
     /// # Safety
-    /// `cell` must be the address of a cell without another user, and `packet` must fit after the headroom.
+    /// `cell` must be the address of a cell without another user, and `packet` must fit after the
+    /// headroom.
     unsafe fn write(&self, cell: u64, packet: &[u8], time: Timestamp) {
         // SAFETY: the caller guarantees that all bytes are in that one cell.
         unsafe {
@@ -359,22 +377,25 @@ impl State {
         Ok(self.descriptors.drain(..count).collect())
     }
 
-    /// Ensures that there are free cells and room on the rx ring for a packet of `count` cells. Otherwise
-    /// counts and returns which of them was missing.
+    /// Ensures that there are free cells and room on the rx ring for a packet of `count` cells.
+    /// Otherwise counts and returns which of them was missing.
     fn provide(&mut self, kernel: &SimKernel, count: usize) -> Result<(), Fate> {
         self.publish_rest();
         if self.descriptors.len() < count {
             self.fill_ring(kernel, count.max(self.descriptor_count));
         }
+
         // In the kernel's order: without cells it does not check the rx ring.
         if self.descriptors.len() < count {
             self.drops.no_cell += 1;
             return Err(Fate::NoCell);
         }
+
         if (self.rx_free() as usize) < count {
             self.drops.ring_full += 1;
             return Err(Fate::RingFull);
         }
+
         Ok(())
     }
 
@@ -396,13 +417,15 @@ impl State {
         }
     }
 
-    /// Takes free cells from the fill ring until there are `wanted`. If there are none, a driver that can sleep
-    /// sets its flag.
+    /// Takes free cells from the fill ring until there are `wanted`. If there are none, a driver
+    /// that can sleep sets its flag.
     fn fill_ring(&mut self, kernel: &SimKernel, wanted: usize) {
         if self.stalled || self.asleep {
             return;
         }
+
         self.fetch(kernel, wanted);
+
         if self.sleeps && self.descriptors.is_empty() {
             self.fill.set_needs_wakeup(true);
             // Cells posted before the flag was visible arrive without a wake-up call.
@@ -422,11 +445,13 @@ impl State {
             .take_into(&mut self.fetched, wanted)
             .expect("the application's half of the fill ring is valid");
         self.fill.release();
+
         for &address in &self.fetched {
             if address & pool.cell_mask() != address || !pool.contains(address) {
                 self.violations.push(Violation::NotACell { address });
                 continue;
             }
+
             let cell = pool.index_of(address);
             match states.put(cell, CellState::Here) {
                 CellState::Away => self.descriptors.push_back(address),

@@ -71,7 +71,8 @@ impl Push {
         }
     }
 
-    /// Removes `worker`. Chunks in its queue stay there, because the paper has no way to take them back.
+    /// Removes `worker`. Chunks in its queue stay there, because the paper has no way to take them
+    /// back.
     pub(super) fn abandon(&mut self, worker: usize) {
         self.queues[worker].is_abandoned = true;
     }

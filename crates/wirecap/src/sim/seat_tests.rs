@@ -66,15 +66,18 @@ impl Bench {
         let book = &mut self.books[chunk.ring_index()];
         assert!(book.sequence.is_none_or(|last| last < chunk.sequence()), "{book:?}");
         book.sequence = Some(chunk.sequence());
+
         for packet in &chunk {
             let number = u64::from_ne_bytes(packet.data()[..8].try_into().unwrap());
             assert!(book.last.is_none_or(|last| last < number), "packet {number} after {book:?}");
             book.last = Some(number);
             book.delivered += 1;
         }
+
         if self.random.below(2) == 0 {
             self.held.push(chunk);
         }
+
         true
     }
 
@@ -88,11 +91,14 @@ impl Bench {
         while (0..self.workers.len()).any(|worker| self.ask(worker)) {
             self.held.clear();
         }
+
         self.held.clear();
         self.capture.tend();
+
         for ring in 0..self.books.len() {
             let kernel = self.capture.kernel(ring);
             assert_eq!(kernel.violations(), [], "ring {ring}");
+
             if !self.books[ring].closed {
                 kernel.look();
                 while (0..self.workers.len()).any(|worker| self.ask(worker)) {}
@@ -101,11 +107,17 @@ impl Bench {
                 assert_eq!(home, self.settings.geometry.cells() as usize, "cells of ring {ring}");
             }
         }
+
         let ledger = self.capture.ledger(Duration::ZERO);
         for (book, page) in self.books.iter().zip(&ledger.rings) {
             let account = &page.account;
-            assert_eq!((account.offered, account.delivered), (book.sent, book.delivered), "{ledger}");
+            assert_eq!(
+                (account.offered, account.delivered),
+                (book.sent, book.delivered),
+                "{ledger}"
+            );
         }
+
         let sent: u64 = self.books.iter().map(|book| book.sent).sum();
         assert_eq!(ledger.total.offered, sent, "{ledger}");
     }
@@ -132,6 +144,7 @@ fn a_group_with_eight_seats_accepts_a_third_ring_and_closes_one() {
     for seed in 0..ROUNDS as u64 {
         let mut random = Random::new(seed);
         let mut bench = Bench::new(settings(&mut random), seed);
+
         for step in 0..STEPS {
             match step {
                 _ if step == STEPS / 3 => {
@@ -145,7 +158,9 @@ fn a_group_with_eight_seats_accepts_a_third_ring_and_closes_one() {
                 }
                 _ => {}
             }
+
             let ring = random.below(bench.books.len() as u64) as usize;
+
             match random.below(4) {
                 0 => drop(bench.ask(random.below(bench.workers.len() as u64) as usize)),
                 1 => bench.drop_some(),
@@ -153,6 +168,7 @@ fn a_group_with_eight_seats_accepts_a_third_ring_and_closes_one() {
                 _ => {}
             }
         }
+
         bench.settle();
         assert!(bench.books[2].delivered > 0, "seed {seed}");
     }
@@ -171,13 +187,14 @@ fn rings_are_dealt_out_evenly_as_they_come() {
     assert!(bench.books.iter().all(|book| book.delivered == 1));
 }
 
-/// An interface is replaced while the driver has free cells, packets wait and chunks are outstanding: afterwards every
-/// cell is in use exactly once, and every packet is counted.
+/// An interface is replaced while the driver has free cells, packets wait and chunks are
+/// outstanding: afterwards every cell is in use exactly once, and every packet is counted.
 #[test]
 fn no_cell_and_no_packet_is_lost_when_interfaces_are_replaced() {
     for seed in 0..ROUNDS as u64 {
         let mut random = Random::new(seed);
         let mut bench = Bench::new(settings(&mut random), seed);
+
         for _ in 0..STEPS {
             let ring = random.below(2) as usize;
             match random.below(16) {
@@ -195,7 +212,8 @@ fn no_cell_and_no_packet_is_lost_when_interfaces_are_replaced() {
     }
 }
 
-/// A packet that was incomplete when its interface was removed is counted, and its cells are used again.
+/// A packet that was incomplete when its interface was removed is counted, and its cells are used
+/// again.
 #[test]
 fn a_packet_that_is_cut_off_by_a_removal_is_counted() {
     let geometry = Geometry { chunk_cells: 4, chunks: 2, cell_bytes: 64 };

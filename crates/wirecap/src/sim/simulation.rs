@@ -1,6 +1,6 @@
-//! A whole capture under a virtual clock: packets arrive, workers work, sleep, are woken, and sometimes get
-//! stuck. They share load by the real group over the real rings, or, for comparison, by pushing chunks as in
-//! the paper.
+//! A whole capture under a virtual clock: packets arrive, workers work, sleep, are woken, and
+//! sometimes get stuck. They share load by the real group over the real rings, or, for comparison,
+//! by pushing chunks as in the paper.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,8 +30,8 @@ pub struct SimulationConfig {
     pub service: Vec<Service>,
     /// Time from a wake-up, or the end of a sleep, to the worker's first instruction.
     pub wake_latency: Duration,
-    /// Whether a keeper posts cells to rings of which not all cells are posted; a forked child process has
-    /// none.
+    /// Whether a keeper posts cells to rings of which not all cells are posted; a forked child
+    /// process has none.
     pub keeper: bool,
     /// Faults of workers.
     pub mishaps: Vec<Mishap>,
@@ -66,9 +66,9 @@ impl Default for SimulationConfig {
 pub enum Sharing {
     /// As in wirecap: a worker takes chunks from its own rings and from buddies' rings above T.
     Pull,
-    /// As in the paper (section 3.2.2): a capture thread for each ring moves every chunk into the queue of the
-    /// ring's worker, or, if that is longer than T x R chunks, into the queue of the least busy worker. The
-    /// capture threads cost no time here.
+    /// As in the paper (section 3.2.2): a capture thread for each ring moves every chunk into the
+    /// queue of the ring's worker, or, if that is longer than T x R chunks, into the queue of the
+    /// least busy worker. The capture threads cost no time here.
     Push,
 }
 
@@ -120,11 +120,13 @@ pub struct Outcome {
     pub ledger: Ledger,
     /// The work of each worker.
     pub workers: Vec<WorkerOutcome>,
-    /// The maximum number of packets that waited in each ring, and with [`Sharing::Push`] in the queues.
+    /// The maximum number of packets that waited in each ring, and with [`Sharing::Push`] in the
+    /// queues.
     pub max_backlogs: Vec<u32>,
     /// Number of chunks processed by a worker other than their ring's own.
     pub offloaded_chunks: u64,
-    /// Time from a packet's arrival to its delivery in a chunk: the 99th percentile of each ring, accurate to an eighth.
+    /// Time from a packet's arrival to its delivery in a chunk: the 99th percentile of each ring,
+    /// accurate to an eighth.
     pub waits_p99: Vec<Duration>,
     /// Maximum time from a packet's arrival until its chunk was processed.
     pub longest_delay: Duration,
@@ -172,8 +174,8 @@ pub struct Simulation {
     port: Option<Port>,
     workers: Vec<Actor>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    /// Number of planned events so far. Events at the same time take place in the order in which they were
-    /// planned.
+    /// Number of planned events so far. Events at the same time take place in the order in which
+    /// they were planned.
     planned: u64,
     now: u64,
     ending: bool,
@@ -230,8 +232,8 @@ enum Event {
         worker: usize,
         turn: u64,
     },
-    /// A packet arrives. Only the paper's capture threads need this event; the real rings are filled up to the
-    /// time of the next event when that takes place.
+    /// A packet arrives. Only the paper's capture threads need this event; the real rings are
+    /// filled up to the time of the next event when that takes place.
     Arrival {
         ring: usize,
     },
@@ -250,8 +252,9 @@ impl Simulation {
     /// Prepares a run.
     ///
     /// # Panics
-    /// If the number of arrivals is not the number of rings, or the number of services not that of workers, if
-    /// a mishap names a worker that does not exist, or if the settings are invalid ([`SimCapture::new`]).
+    /// If the number of arrivals is not the number of rings, or the number of services not that of
+    /// workers, if a mishap names a worker that does not exist, or if the settings are invalid
+    /// ([`SimCapture::new`]).
     pub fn new(config: SimulationConfig) -> Self {
         let capture = SimCapture::new(&config.settings);
         Self::of(config, capture)
@@ -263,11 +266,15 @@ impl Simulation {
         let settings = &config.settings;
         assert_eq!(arrivals.len(), settings.rings, "arrivals and rings");
         assert_eq!(config.service.len(), settings.workers, "services and workers");
+
         let exists = |mishap: &Mishap| mishap.worker() < settings.workers;
         assert!(config.mishaps.iter().all(exists), "a mishap of no worker");
+
         let mut random = Random::new(config.seed);
-        let times = |arrivals: Arrivals| arrivals.times(Random::new(random.bits()), config.duration);
+        let times =
+            |arrivals: Arrivals| arrivals.times(Random::new(random.bits()), config.duration);
         let arrivals = arrivals.into_iter().map(times).collect();
+
         let actor = |(index, service): (usize, &Service)| Actor {
             worker: Some(capture.worker(index)),
             service: *service,
@@ -279,14 +286,17 @@ impl Simulation {
             outcome: WorkerOutcome::default(),
         };
         let workers = config.service.iter().enumerate().map(actor).collect();
+
         let sharing = match config.sharing {
             Sharing::Pull => Mechanism::Pull,
             Sharing::Push => Mechanism::Push(Push::new(settings)),
         };
         let mut audit = Audit::new(settings);
+
         if config.mishaps.is_empty() {
             audit.expect_notes_within(longest_chunk(&config) + LONGEST_SLEEP + config.wake_latency);
         }
+
         Self {
             arrivals,
             next_number: vec![0; settings.rings],
@@ -331,6 +341,7 @@ impl Simulation {
         for worker in 0..self.workers.len() {
             self.plan_turn(worker, 0);
         }
+
         self.plan(self.config.duration, Event::Stop);
         if self.config.keeper {
             self.plan_keeper();
@@ -338,10 +349,12 @@ impl Simulation {
         if !self.config.sample_every.is_zero() {
             self.plan(Duration::ZERO, Event::Sample);
         }
+
         if self.is_push() {
             self.plan(FLUSH_EVERY, Event::Flush);
             (0..self.arrivals.len()).for_each(|ring| self.plan_arrival(ring));
         }
+
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             if self.is_over() {
                 break;
@@ -349,16 +362,22 @@ impl Simulation {
             if !self.is_push() {
                 self.receive_until(at);
             }
+
             self.now = at;
             self.check_work();
+
             let is_arrival = matches!(event, Event::Arrival { .. });
             self.play(event);
-            // Arrivals are very frequent, so violations that they cause are checked at the next turn.
+
+            // Arrivals are very frequent, so violations that they cause are checked at the next
+            // turn.
             if !is_arrival {
                 self.audit.check_cells(&self.capture);
             }
+
             self.check_work();
         }
+
         self.finish()
     }
 
@@ -370,9 +389,16 @@ impl Simulation {
         for (worker, actor) in self.workers.iter().enumerate() {
             match actor.doing {
                 Doing::Sleeping(since) => {
-                    self.audit.waits(worker, since, LONGEST_SLEEP + self.config.wake_latency, self.now);
+                    self.audit.waits(
+                        worker,
+                        since,
+                        LONGEST_SLEEP + self.config.wake_latency,
+                        self.now,
+                    );
                 }
-                Doing::Polling(since) => self.audit.waits(worker, since, self.longest_poll, self.now),
+                Doing::Polling(since) => {
+                    self.audit.waits(worker, since, self.longest_poll, self.now)
+                }
                 _ => {}
             }
         }
@@ -448,8 +474,8 @@ impl Simulation {
         }
     }
 
-    /// Lets all packets arrive that are due up to `at`, ring by ring: between two events the rings are
-    /// independent of each other.
+    /// Lets all packets arrive that are due up to `at`, ring by ring: between two events the rings
+    /// are independent of each other.
     fn receive_until(&mut self, at: u64) {
         for ring in 0..self.arrivals.len() {
             while let Some(time) = self.arrivals[ring].peek().filter(|time| *time <= at) {
@@ -524,6 +550,7 @@ impl Simulation {
                 return;
             }
         }
+
         self.ask(worker);
     }
 
@@ -532,14 +559,17 @@ impl Simulation {
         outcome.chunks += 1;
         outcome.packets += chunk.len() as u64;
         outcome.busy += Duration::from_nanos(self.now - since);
+
         if self.capture.home_of(chunk.ring_index()) != worker {
             outcome.offloaded_chunks += 1;
             outcome.offloaded_packets += chunk.len() as u64;
         }
+
         if let Some(arrived) = chunk.iter().next().and_then(|packet| packet.timestamp()) {
             let delay = Duration::from_nanos(self.now.saturating_sub(arrived.unix_nanos()));
             self.outcome.longest_delay = self.outcome.longest_delay.max(delay);
         }
+
         self.recycle(chunk);
     }
 
@@ -549,14 +579,18 @@ impl Simulation {
         if let Some(sabotage) = self.sabotage {
             sabotage(&mut chunk);
         }
+
         if let Some(port) = &mut self.port {
             chunk.drain().for_each(|packet| port.send(packet));
             port.flush();
         }
+
         drop(chunk);
+
         if self.port.is_some() {
             let queues = 0..self.config.settings.rings;
-            self.audit.sent(queues.map(|queue| self.capture.transmitter(queue).take_sent().len()).sum());
+            self.audit
+                .sent(queues.map(|queue| self.capture.transmitter(queue).take_sent().len()).sum());
         }
     }
 
@@ -579,26 +613,35 @@ impl Simulation {
 
     fn answer(&mut self, index: usize) -> Answer {
         let now = self.clock();
+
         if let Mechanism::Push(push) = &mut self.sharing {
             let empty = |ring| self.capture.backlog(ring) == 0;
-            return push.next_chunk(index, self.ending && (0..self.config.settings.rings).all(empty));
+            return push
+                .next_chunk(index, self.ending && (0..self.config.settings.rings).all(empty));
         }
+
         self.audit.note_backlogs(&self.capture);
         let actor = &mut self.workers[index];
         let worker = actor.worker.as_mut().expect("only workers that are there take turns");
+
         // No ring breaks here, so a worker of a basic capture is gone, which ends the others.
         let Ok(answer) = worker.ask(now) else { return Answer::Ended };
         actor.asked_at = self.now;
+
         if let Answer::Chunk { chunk, .. } = &answer {
             self.audit.captured(chunk);
             let home = self.capture.home_of(chunk.ring_index());
             let away = self.ending || self.is_away(home);
+
             if home != index {
                 self.audit.offloaded(chunk, away, now);
             }
-            let homes = (0..self.config.settings.rings).filter(|ring| self.capture.home_of(*ring) == index);
+
+            let homes =
+                (0..self.config.settings.rings).filter(|ring| self.capture.home_of(*ring) == index);
             self.audit.served(index, chunk, homes.count(), away, &self.capture, self.now);
         }
+
         answer
     }
 
@@ -612,16 +655,20 @@ impl Simulation {
         let waits = &mut self.waits[chunk.ring_index()];
         let arrived = chunk.iter().filter_map(|packet| packet.timestamp());
         arrived.for_each(|arrived| waits.add(self.now.saturating_sub(arrived.unix_nanos())));
+
         let actor = &mut self.workers[worker];
         let mut time = actor.service.nanos(chunk.len());
-        let due =
-            |mishap: &Mishap| mishap.worker() == worker && mishap.at() <= Duration::from_nanos(self.now);
+        let due = |mishap: &Mishap| {
+            mishap.worker() == worker && mishap.at() <= Duration::from_nanos(self.now)
+        };
+
         if let Some(place) = self.config.mishaps.iter().position(due) {
             match self.config.mishaps.swap_remove(place) {
                 Mishap::Stuck { lasting, .. } => time += lasting.as_nanos() as u64,
                 Mishap::Leaves { .. } => return self.leave(worker, chunk),
             }
         }
+
         actor.doing = Doing::Processing(chunk, self.now);
         self.plan_turn(worker, self.now + time);
     }
@@ -641,7 +688,9 @@ impl Simulation {
     fn rest(&mut self, worker: usize) -> Option<Wait> {
         let now = self.clock();
         match self.sharing {
-            Mechanism::Pull => self.workers[worker].worker.as_mut().and_then(|worker| worker.begin(now)),
+            Mechanism::Pull => {
+                self.workers[worker].worker.as_mut().and_then(|worker| worker.begin(now))
+            }
             Mechanism::Push(_) => None,
         }
     }
@@ -658,18 +707,23 @@ impl Simulation {
     fn wait(&mut self, worker: usize, wait: Wait) {
         let latency = self.config.wake_latency.as_nanos() as u64;
         let bell = self.workers[worker].bell;
+
         let (doing, until) = match wait {
             Wait::Yield => (Doing::Starting, self.now + latency),
-            Wait::Sleep(time) => (Doing::Sleeping(self.now), self.now + time.as_nanos() as u64 + latency),
+            Wait::Sleep(time) => {
+                (Doing::Sleeping(self.now), self.now + time.as_nanos() as u64 + latency)
+            }
             Wait::Poll(_) if bell || self.ending => (Doing::Polling(self.now), self.now + latency),
-            Wait::Poll(longest) => (Doing::Polling(self.now), self.poll_until(worker, longest) + latency),
+            Wait::Poll(longest) => {
+                (Doing::Polling(self.now), self.poll_until(worker, longest) + latency)
+            }
         };
         self.workers[worker].doing = doing;
         self.plan_turn(worker, until);
     }
 
-    /// Time at which a worker that polls from now on wakes if no buddy calls it: when the next packet arrives in a home
-    /// ring, or when it must look at its buddies.
+    /// Time at which a worker that polls from now on wakes if no buddy calls it: when the next
+    /// packet arrives in a home ring, or when it must look at its buddies.
     fn poll_until(&self, worker: usize, longest: Duration) -> u64 {
         let round = self.now + longest.as_nanos() as u64;
         if self.is_push() {
@@ -683,15 +737,20 @@ impl Simulation {
         if let Mechanism::Push(push) = &mut self.sharing {
             push.discard().for_each(|chunk| self.audit.recycled(&chunk));
         }
+
         self.workers.iter_mut().for_each(|actor| actor.worker = None);
         self.audit.check_cells(&self.capture);
         self.capture.close();
+
         let mut outcome = self.outcome;
         outcome.ledger = self.capture.ledger(self.config.duration.max(outcome.ended_at));
         outcome.waits_p99 = self.waits.iter().map(|waits| waits.quantile(0.99)).collect();
         outcome.workers = self.workers.iter().map(|actor| actor.outcome).collect();
-        outcome.offloaded_chunks = outcome.workers.iter().map(|worker| worker.offloaded_chunks).sum();
-        outcome.broken_promises = self.audit.conclude(&self.capture, &outcome.ledger, &self.next_number);
+        outcome.offloaded_chunks =
+            outcome.workers.iter().map(|worker| worker.offloaded_chunks).sum();
+        outcome.broken_promises =
+            self.audit.conclude(&self.capture, &outcome.ledger, &self.next_number);
+
         outcome
     }
 }
@@ -702,12 +761,14 @@ fn longest_chunk(config: &SimulationConfig) -> Duration {
     Duration::from_nanos(config.service.iter().map(longest).max().unwrap_or(0))
 }
 
-/// Maximum time for which a worker may poll while a ring of its group is above T. The ring's own worker finishes its
-/// chunk or its rest, then it calls a buddy, which calls the next. If that worker is stuck or gone, the bound is the
-/// interval at which waiting workers look at their buddies.
+/// Maximum time for which a worker may poll while a ring of its group is above T. The ring's own
+/// worker finishes its chunk or its rest, then it calls a buddy, which calls the next. If that
+/// worker is stuck or gone, the bound is the interval at which waiting workers look at their
+/// buddies.
 fn longest_poll(config: &SimulationConfig) -> Duration {
-    let called =
-        longest_chunk(config) + LONGEST_SLEEP + config.wake_latency * (config.settings.workers as u32 + 1);
+    let called = longest_chunk(config)
+        + LONGEST_SLEEP
+        + config.wake_latency * (config.settings.workers as u32 + 1);
     let looks = LOOK_ROUND_FOR_BUDDIES + config.wake_latency;
     if config.mishaps.is_empty() { called.min(looks) } else { looks }
 }

@@ -64,6 +64,7 @@ fn settings(random: &mut Random) -> SimSettings {
         cell_bytes: 64,
     };
     let small = (geometry.cells() / 2).next_power_of_two();
+
     SimSettings {
         rings,
         workers: random.between(1, rings as u64) as usize,
@@ -143,10 +144,15 @@ impl Schedule {
         let settings = settings(&mut random);
         let capture = SimCapture::new(&settings);
         let filters = !faulty && random.once_in(2);
+
         if filters {
             let every_fourth = UserFilter::parse(EVERY_FOURTH);
-            capture.rings.iter().for_each(|ring| ring.settle(Check::Everything(every_fourth.clone())));
+            capture
+                .rings
+                .iter()
+                .for_each(|ring| ring.settle(Check::Everything(every_fourth.clone())));
         }
+
         Self {
             workers: (0..settings.workers).map(|index| capture.worker(index)).collect(),
             asked_at: vec![Some(Duration::ZERO); settings.workers],
@@ -181,6 +187,7 @@ impl Schedule {
         self.now += Duration::from_nanos(self.random.below(20));
         let ring = self.random.below(self.settings.rings as u64) as usize;
         let kernel = Arc::clone(self.capture.kernel(ring));
+
         match self.random.below(16) {
             0..5 => self.receive(ring),
             5..10 => self.ask(false),
@@ -198,10 +205,12 @@ impl Schedule {
         for _ in 0..self.random.between(1, 8) {
             let number = self.next_number;
             self.next_number += 1;
+
             let cells = if self.random.once_in(2) { 1 } else { self.random.between(1, 7) };
             let len = self.random.between((cells - 1) * CELL_ROOM + 8, cells * CELL_ROOM) as usize;
             let time = Timestamp::from_unix_nanos(number);
-            let cells_now = if self.random.once_in(4) { self.random.below(cells + 1) } else { cells };
+            let cells_now =
+                if self.random.once_in(4) { self.random.below(cells + 1) } else { cells };
             let kernel = self.capture.kernel(ring);
             let fate = kernel.receive_in_parts(&packet(number, len), time, cells_now as usize);
             let unwanted = self.filters && number.is_multiple_of(4);
@@ -211,7 +220,9 @@ impl Schedule {
     }
 
     fn inject(&mut self, ring: usize) {
-        let (model, kernel) = (&mut self.models[ring], self.capture.kernel(ring));
+        let model = &mut self.models[ring];
+        let kernel = self.capture.kernel(ring);
+
         match self.random.below(8) {
             0 => {
                 kernel.break_rx_index();
@@ -246,7 +257,8 @@ impl Schedule {
     /// Chunks are recycled while another thread holds the fill ring's lock.
     fn drop_while_locked(&mut self, ring: usize) {
         let fill_ring = self.capture.rings[ring].fill_ring();
-        let (held, random) = (&mut self.held, &mut self.random);
+        let held = &mut self.held;
+        let random = &mut self.random;
         fill_ring.while_locked(|| {
             let mut queued = 0;
             for _ in 0..random.below(4) {
@@ -259,9 +271,11 @@ impl Schedule {
 
     fn ask(&mut self, ending: bool) {
         let turn = self.random.below(self.workers.len() as u64) as usize;
-        let backlogs: Vec<u32> = (0..self.settings.rings).map(|ring| self.capture.backlog(ring)).collect();
+        let backlogs: Vec<u32> =
+            (0..self.settings.rings).map(|ring| self.capture.backlog(ring)).collect();
         let index = self.workers[turn].index();
         let answer = self.workers[turn].ask(self.now);
+
         match answer {
             Ok(Answer::Chunk { chunk, wake }) => {
                 assert!(!wake.contains(&index), "a worker is to wake itself");
@@ -281,6 +295,7 @@ impl Schedule {
                 }
             }
         }
+
         if let Some(asked_at) = &mut self.asked_at[index] {
             *asked_at = self.now;
         }
@@ -294,16 +309,21 @@ impl Schedule {
     fn check_offloading(&self, chunk: &Chunk, worker: usize, backlogs: &[u32], ending: bool) {
         let ring = chunk.ring_index();
         assert_eq!(chunk.is_offloaded(), self.home_of(ring) != worker);
+
         let bytes: u64 = chunk.iter().map(|packet| u64::from(packet.wire_len())).sum();
         assert_eq!(chunk.wire_bytes(), bytes);
+
         if !chunk.is_offloaded() {
             return;
         }
-        let Mode::Advanced(threshold) = self.settings.mode else { panic!("offloaded in basic mode") };
+
+        let Mode::Advanced(threshold) = self.settings.mode else {
+            panic!("offloaded in basic mode")
+        };
         let cells = f64::from(self.settings.geometry.cells());
         let above = f64::from(backlogs[ring]) > threshold * cells;
-        let away =
-            self.asked_at[self.home_of(ring)].is_none_or(|at| self.now - at > self.settings.stuck_after);
+        let away = self.asked_at[self.home_of(ring)]
+            .is_none_or(|at| self.now - at > self.settings.stuck_after);
         assert!(above || away || ending, "offloaded at a backlog of {}", backlogs[ring]);
     }
 
@@ -315,21 +335,28 @@ impl Schedule {
         assert_eq!(chunk.sequence(), model.next_sequence);
         model.next_sequence += 1;
         model.delivered += chunk.len() as u64;
+
         for packet in chunk {
             model.drop_refused();
             let pieces: Vec<&[u8]> = packet.fragments().collect();
             let waiting = model.waiting.pop_front().expect("nothing waited");
+
             assert_eq!(packet.wire_len() as usize, pieces.concat().len());
             assert_eq!(waiting.left, waiting.cells);
+
             if waiting.expected == Expected::Merged {
                 continue;
             }
+
             let in_one_piece = self.random.once_in(2);
-            let number = if in_one_piece { number_of(packet.data()) } else { number_of(&pieces.concat()) };
+            let number =
+                if in_one_piece { number_of(packet.data()) } else { number_of(&pieces.concat()) };
             assert_eq!((waiting.expected, waiting.cells), (Expected::Packet(number), pieces.len()));
             assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
         }
+
         check_heads(chunk);
+
         // Rejected packets at the end of the chunk have also left the ring.
         if !model.rx_broken {
             model.drop_refused_beyond(left);
@@ -345,11 +372,14 @@ impl Schedule {
         if model.rx_broken {
             return true;
         }
+
         let mut stray = false;
+
         while model.cells_waiting() > left {
             let waiting = model.waiting.pop_front().expect("cells wait");
             stray |= waiting.expected == Expected::Stray;
         }
+
         assert!(model.fill_broken || stray, "{error}");
         model.fill_broken
     }
@@ -357,21 +387,28 @@ impl Schedule {
     /// Checks that every cell is in exactly one place, and that the kernel found no invalid entry.
     fn check_cells(&mut self) {
         let mut sum = self.capture.stock_cells();
+
         for (ring, model) in self.models.iter_mut().enumerate() {
             let kernel = self.capture.kernel(ring);
             assert_eq!(kernel.violations(), []);
+
             if model.is_broken() {
                 continue;
             }
+
             let left = self.capture.cells_waiting(ring);
+
             // A worker does not see a chunk of which all packets were rejected.
             model.drop_refused_beyond(left);
-            let strays = model.waiting.iter().filter(|waiting| waiting.expected == Expected::Stray).count();
+            let strays =
+                model.waiting.iter().filter(|waiting| waiting.expected == Expected::Stray).count();
             let held: usize =
                 self.held.iter().filter(|chunk| chunk.ring_index() == ring).map(Chunk::cells).sum();
-            let home = self.capture.rings[ring].fill_ring().queued_cells() + self.capture.idle_cells(ring);
+            let home =
+                self.capture.rings[ring].fill_ring().queued_cells() + self.capture.idle_cells(ring);
             let known = kernel.free_cells() + left - strays + held + home + kernel.lost_cells();
             sum += known;
+
             if self.settings.elastic {
                 let guaranteed = Supply::guaranteed(self.settings.geometry.cells()) as usize;
                 assert!(known >= guaranteed, "cells of ring {ring}: {known} of {guaranteed}");
@@ -379,8 +416,13 @@ impl Schedule {
                 assert_eq!(known, self.settings.geometry.cells() as usize, "cells of ring {ring}");
             }
         }
+
         if self.settings.elastic && !self.models.iter().any(Model::is_broken) {
-            assert_eq!(sum, self.settings.geometry.cells() as usize * self.models.len(), "cells of rings");
+            assert_eq!(
+                sum,
+                self.settings.geometry.cells() as usize * self.models.len(),
+                "cells of rings"
+            );
         }
     }
 
@@ -391,9 +433,11 @@ impl Schedule {
         if close_first {
             capture.close();
         }
+
         self.held.iter().flatten().for_each(|packet| _ = number_of(packet.data()));
         self.held.clear();
         capture.tend();
+
         for (ring, model) in self.models.iter_mut().enumerate() {
             capture.kernel(ring).set_stalled(false);
             // Except if another ring broke: the worker may have ended with that error.
@@ -401,16 +445,21 @@ impl Schedule {
                 model.check_that_all_came_home(&capture, ring, &self.settings);
             }
         }
+
         capture.close();
         let ledger = capture.ledger(self.now);
         for (model, ring) in self.models.iter().zip(&ledger.rings) {
             let account = &ring.account;
             assert_eq!(account.delivered, model.delivered);
+
             if model.rx_broken {
                 // The number of packets behind an invalid index is unknown.
                 assert!(account.offered <= model.offered);
             } else {
-                assert_eq!((account.offered, account.filtered), (model.offered, Some(model.filtered)));
+                assert_eq!(
+                    (account.offered, account.filtered),
+                    (model.offered, Some(model.filtered))
+                );
             }
         }
     }
@@ -433,23 +482,27 @@ impl Model {
         }
     }
 
-    /// More cells have left the ring than those of delivered packets: they belonged to rejected packets, or to
-    /// a packet that is longer than a chunk.
+    /// More cells have left the ring than those of delivered packets: they belonged to rejected
+    /// packets, or to a packet that is longer than a chunk.
     fn drop_refused_beyond(&mut self, left: usize) {
         let mut gone = self.cells_waiting().checked_sub(left).expect("cells came from nowhere");
         while gone > 0 {
-            let first = self.waiting.iter_mut().find(|waiting| waiting.left > 0).expect("cells wait");
+            let first =
+                self.waiting.iter_mut().find(|waiting| waiting.left > 0).expect("cells wait");
             let overlong = first.cells > self.chunk_cells;
             let of_first = gone.min(first.left);
+
             match first.expected {
                 Expected::Refused | Expected::Unwanted => {}
                 Expected::Truncated if first.cells >= self.chunk_cells => {}
                 Expected::Stray if overlong && of_first < first.left => {}
                 _ => panic!("{first:?} has left the ring"),
             }
+
             first.left -= of_first;
             gone -= of_first;
         }
+
         self.waiting.retain(|waiting| waiting.left > 0 || waiting.expected == Expected::Truncated);
     }
 
@@ -457,16 +510,23 @@ impl Model {
         self.rx_broken || self.fill_broken
     }
 
-    /// Checks that the kernel has all remaining cells, or the required number, and that a sleeping driver was
-    /// woken.
-    fn check_that_all_came_home(&mut self, capture: &SimCapture, ring: usize, settings: &SimSettings) {
+    /// Checks that the kernel has all remaining cells, or the required number, and that a sleeping
+    /// driver was woken.
+    fn check_that_all_came_home(
+        &mut self,
+        capture: &SimCapture,
+        ring: usize,
+        settings: &SimSettings,
+    ) {
         let kernel = capture.kernel(ring);
         let left = settings.geometry.cells() as usize - kernel.lost_cells();
         let free = kernel.free_cells();
+
         if !settings.elastic {
             assert_eq!(free + capture.idle_cells(ring), left);
             assert!(free >= left.min(settings.warm.map_or(left, |warm| warm as usize)));
         }
+
         // Not a fourth packet, which the filter would reject.
         let fate = kernel.receive(&packet(1, 8), Timestamp::default());
         assert_eq!(fate, if free > 0 { Fate::Received } else { Fate::NoCell });
@@ -482,14 +542,20 @@ impl Model {
         if fate != Fate::Received {
             return;
         }
+
         self.rx_broken = false;
-        let is_begun = self.waiting.back().is_some_and(|waiting| waiting.expected == Expected::Truncated);
+        let is_begun =
+            self.waiting.back().is_some_and(|waiting| waiting.expected == Expected::Truncated);
         let begun = if is_begun { self.waiting.pop_back() } else { None };
         self.offered -= u64::from(begun.is_some());
+
         let left = cells + begun.as_ref().map_or(0, |begun| begun.left);
         let cells = cells + begun.as_ref().map_or(0, |begun| begun.cells);
+
         let expected = match expected {
-            Expected::Packet(_) | Expected::Unwanted if cells > self.chunk_cells => Expected::Refused,
+            Expected::Packet(_) | Expected::Unwanted if cells > self.chunk_cells => {
+                Expected::Refused
+            }
             Expected::Unwanted => {
                 self.offered -= 1;
                 self.filtered += 1;
@@ -539,31 +605,43 @@ fn a_cell_given_twice_is_counted_or_delivered_twice_and_breaks_nothing() {
     let capture = SimCapture::new(&SimSettings::default());
     let kernel = capture.kernel(0);
     let mut worker = capture.worker(0);
+
     kernel.receive_badly(Fault::RepeatedCell);
     kernel.receive(&packet(7, 8), Timestamp::default());
     drop(next_chunk(&mut worker));
+
     let account = capture.ledger(Duration::ZERO).total;
+
     // Release builds have no bitmap of cells and accept such an entry.
     let refused = u64::from(cfg!(debug_assertions));
     assert_eq!((account.delivered, account.dropped.other), (3 - refused, refused));
+
     let turns = if cfg!(miri) { 20 } else { 600 };
     for number in 0..turns {
         kernel.receive(&packet(number, 8), Timestamp::default());
         drop(next_chunk(&mut worker));
     }
-    // The cell is out of use; its duplicate may have taken the slot of another cell on the fill ring.
+
+    // The cell is out of use; its duplicate may have taken the slot of another cell on the fill
+    // ring.
     assert!((254..=256).contains(&kernel.free_cells()), "{}", kernel.free_cells());
     assert_eq!(kernel.violations(), []);
 }
 
 #[test]
 fn the_chunks_of_helpers_are_counted_by_ring_and_worker() {
-    let settings = SimSettings { rings: 2, workers: 2, mode: Mode::Advanced(0.1), ..SimSettings::default() };
+    let settings =
+        SimSettings { rings: 2, workers: 2, mode: Mode::Advanced(0.1), ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
-    let (mut owner, mut helper) = (capture.worker(0), capture.worker(1));
+    let mut owner = capture.worker(0);
+    let mut helper = capture.worker(1);
+
     receive_short(capture.kernel(0), 200);
     let chunks = [next_chunk(&mut owner), next_chunk(&mut helper)];
-    assert_eq!(chunks.map(|chunk| (chunk.ring_index(), chunk.is_offloaded())), [(0, false), (0, true)]);
+    assert_eq!(
+        chunks.map(|chunk| (chunk.ring_index(), chunk.is_offloaded())),
+        [(0, false), (0, true)]
+    );
     assert_eq!((capture.group.helpers_of(0), capture.group.helpers_of(1)), (vec![(1, 1)], vec![]));
     assert_eq!([0, 1].map(|ring| capture.group.home_of(ring)), [0, 1]);
     assert_eq!(capture.ledger(Duration::ZERO).total.offloaded_chunks, 1);
@@ -571,10 +649,14 @@ fn the_chunks_of_helpers_are_counted_by_ring_and_worker() {
 
 #[test]
 fn a_worker_with_packets_in_its_home_ring_checks_each_ring_in_turn() {
-    let settings = SimSettings { rings: 2, workers: 2, mode: Mode::Advanced(0.1), ..SimSettings::default() };
+    let settings =
+        SimSettings { rings: 2, workers: 2, mode: Mode::Advanced(0.1), ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
+
     // The worker of ring 1 is stuck and notes nothing.
-    let (mut helper, _stuck) = (capture.worker(0), capture.worker(1));
+    let mut helper = capture.worker(0);
+    let _stuck = capture.worker(1);
+
     let mut ring_of_request = |request| {
         capture.kernel(0).receive(&packet(request, 8), Timestamp::default());
         next_chunk(&mut helper).ring_index()
@@ -582,7 +664,9 @@ fn a_worker_with_packets_in_its_home_ring_checks_each_ring_in_turn() {
     let after_its_glance = GLANCE_EVERY + 1;
     assert!((1..=after_its_glance).all(|request| ring_of_request(request) == 0));
     receive_short(capture.kernel(1), 200);
+
     let helped = (after_its_glance + 1..100).find(|&request| ring_of_request(request) == 1);
+
     // In between, it checks its own ring.
     assert_eq!(helped, Some(3 * GLANCE_EVERY));
 }
@@ -592,12 +676,21 @@ fn home_rings_above_t_precede_fuller_ones_of_buddies_unless_the_policy_is_fulles
     for (next, expected) in [(Next::Round, 0), (Next::Fullest, 1)] {
         let mode = Mode::Advanced(0.1);
         let policy = Policy { next, ..Policy::default() };
-        let capture =
-            SimCapture::new(&SimSettings { rings: 2, workers: 2, mode, policy, ..SimSettings::default() });
+
+        let capture = SimCapture::new(&SimSettings {
+            rings: 2,
+            workers: 2,
+            mode,
+            policy,
+            ..SimSettings::default()
+        });
+
         for (ring, packets) in [(0, 100), (1, 200)] {
             receive_short(capture.kernel(ring), packets);
         }
+
         let (mut worker, _other) = (capture.worker(0), capture.worker(1));
+
         // The first chunk shows that its ring is above T.
         let rings = [(); 3].map(|()| next_chunk(&mut worker).ring_index());
         assert_eq!(rings, [0, expected, expected], "{next:?}");
@@ -608,11 +701,13 @@ fn home_rings_above_t_precede_fuller_ones_of_buddies_unless_the_policy_is_fulles
 fn an_idle_worker_helps_the_buddy_with_the_fullest_ring() {
     for packets in [[0, 100, 200], [0, 200, 100]] {
         let mode = Mode::Advanced(0.1);
-        let capture = SimCapture::new(&SimSettings { rings: 3, workers: 3, mode, ..SimSettings::default() });
+        let capture =
+            SimCapture::new(&SimSettings { rings: 3, workers: 3, mode, ..SimSettings::default() });
         for (ring, &packets) in packets.iter().enumerate() {
             receive_short(capture.kernel(ring), packets);
         }
-        let (mut idle, _others) = (capture.worker(0), [1, 2].map(|index| capture.worker(index)));
+        let mut idle = capture.worker(0);
+        let _others = [1, 2].map(|index| capture.worker(index));
         let helped = next_chunk(&mut idle).ring_index();
         assert_eq!(packets[helped], 200);
     }
@@ -621,7 +716,8 @@ fn an_idle_worker_helps_the_buddy_with_the_fullest_ring() {
 #[test]
 fn a_worker_is_needed_while_a_ring_of_its_group_is_above_t_but_never_in_basic_mode() {
     for mode in [Mode::Basic, Mode::Advanced(0.1)] {
-        let capture = SimCapture::new(&SimSettings { rings: 2, workers: 2, mode, ..SimSettings::default() });
+        let capture =
+            SimCapture::new(&SimSettings { rings: 2, workers: 2, mode, ..SimSettings::default() });
         // T is 25 of 256 cells.
         for (packets, is_above) in [(25, false), (1, true)] {
             receive_short(capture.kernel(1), packets);
@@ -636,14 +732,18 @@ fn a_busy_worker_counts_as_stuck_from_its_last_request_and_not_from_its_next_pac
     let mode = Mode::Advanced(0.6);
     let settings = SimSettings { rings: 2, workers: 2, mode, ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
-    let (mut busy, mut idle) = (capture.worker(0), capture.worker(1));
+    let mut busy = capture.worker(0);
+    let mut idle = capture.worker(1);
+
     receive_short(capture.kernel(0), 1);
     let _in_process = next_chunk(&mut busy);
     for _ in 0..2 {
         assert!(matches!(idle.ask(Duration::ZERO), Ok(Answer::Nothing)));
     }
+
     receive_short(capture.kernel(0), 1);
     assert!(matches!(idle.ask(settings.stuck_after), Ok(Answer::Nothing)));
+
     let offloaded = idle.ask(settings.stuck_after + Duration::from_nanos(1));
     assert!(matches!(offloaded, Ok(Answer::Chunk { .. })), "{offloaded:?}");
 }
@@ -652,11 +752,14 @@ fn a_busy_worker_counts_as_stuck_from_its_last_request_and_not_from_its_next_pac
 fn a_sleeping_driver_is_woken_when_cells_return() {
     let settings = SimSettings { drivers_sleep: true, ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
-    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    let kernel = capture.kernel(0);
+    let mut worker = capture.worker(0);
+
     for number in 0..257 {
         let expected = if number < 256 { Fate::Received } else { Fate::NoCell };
         assert_eq!(kernel.receive(&packet(number, 8), Timestamp::default()), expected);
     }
+
     assert_eq!(kernel.calls(), 0);
     drop(next_chunk(&mut worker));
     assert_eq!(kernel.calls(), 1);
@@ -692,19 +795,28 @@ fn a_full_rx_ring_is_distinguished_from_a_lack_of_cells() {
 fn a_packet_that_the_device_cut_is_counted_and_forbids_lossless() {
     let geometry = Geometry { chunk_cells: 4, chunks: 4, cell_bytes: 2048 };
     let settings = SimSettings { geometry, descriptors: 4, ..SimSettings::default() };
+
     for zero_copy in [true, false] {
         let capture = SimCapture::new(&SimSettings { zero_copy, ..settings.clone() });
+
         // The IP header announces 1,500 bytes, and the device's buffer ends after 1,024.
         let mut part = [0; 1024];
         part[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0x05, 0xdc]);
         for packet in [&part[..], &part[..490]] {
             assert_eq!(capture.kernel(0).receive(packet, Timestamp::default()), Fate::Received);
         }
+
         let chunk = capture.take_chunk(0).expect("two packets wait");
         assert_eq!(chunk.len(), 2);
+
         let ledger = capture.ledger(Duration::ZERO);
-        assert_eq!((ledger.total.cut, ledger.is_lossless()), if zero_copy { (1, false) } else { (0, true) });
-        let is_said = ledger.verdict() == "lossless: no (1 packet lost: 1 cut into several by the device)";
+        assert_eq!(
+            (ledger.total.cut, ledger.is_lossless()),
+            if zero_copy { (1, false) } else { (0, true) }
+        );
+
+        let is_said =
+            ledger.verdict() == "lossless: no (1 packet lost: 1 cut into several by the device)";
         assert_eq!(is_said, zero_copy, "{ledger}");
     }
 }
@@ -728,8 +840,11 @@ fn check_heads(chunk: &Chunk) {
         assert_eq!((head.data, head.wire_len), (packet.data(), packet.wire_len()));
         assert_eq!(Some(time), packet.timestamp());
     });
+
     assert!(packets.next().is_none(), "a head for each packet");
-    let (mut heads, mut whole) = (Vec::new(), Vec::new());
+    let mut heads = Vec::new();
+    let mut whole = Vec::new();
+
     chunk.for_each_head(0..chunk.len(), |head| heads.push(head));
     chunk.for_each_whole(0..chunk.len(), |head| whole.push(head));
     assert_eq!(heads, whole);
@@ -744,11 +859,13 @@ fn ring_of_small_chunks() -> SimCapture {
 #[test]
 fn a_chunk_ends_where_a_packet_ends() {
     let capture = ring_of_small_chunks();
-    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    let kernel = capture.kernel(0);
+    let mut worker = capture.worker(0);
     let len = 2 * CELL_ROOM as usize + 1;
     for number in 0..3 {
         kernel.receive(&packet(number, len), Timestamp::from_unix_nanos(number));
     }
+
     for number in 0..3 {
         let chunk = next_chunk(&mut worker);
         assert_eq!((chunk.len(), chunk.cells(), chunk.sequence()), (1, 3, number));
@@ -758,8 +875,10 @@ fn a_chunk_ends_where_a_packet_ends() {
         assert_eq!(pieces, [CELL_ROOM as usize, CELL_ROOM as usize, 1]);
         assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
     }
+
     assert_eq!(kernel.free_cells(), 32);
     capture.close();
+
     let account = capture.ledger(Duration::ZERO).total;
     assert_eq!((account.delivered, account.bytes, account.offered), (3, 3 * len as u64, 3));
 }
@@ -767,17 +886,20 @@ fn a_chunk_ends_where_a_packet_ends() {
 #[test]
 fn counts_read_without_a_lock_equal_those_of_the_ring() {
     let capture = ring_of_small_chunks();
-    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    let kernel = capture.kernel(0);
+    let mut worker = capture.worker(0);
     let fates: Vec<Fate> =
         (0..40).map(|number| kernel.receive(&packet(number, 8), Timestamp::default())).collect();
     let dropped = fates.iter().filter(|fate| **fate == Fate::NoCell).count() as u64;
     assert_eq!(dropped, 8, "{fates:?}");
+
     let tally = || capture.rings[0].tally();
     assert_eq!(tally(), Tally { delivered: 0, arrived: 32, dropped });
     drop(next_chunk(&mut worker));
     assert_eq!(tally(), Tally { delivered: 4, arrived: 32, dropped });
     (0..7).for_each(|_| drop(next_chunk(&mut worker)));
     assert_eq!(tally(), Tally { delivered: 32, arrived: 32, dropped });
+
     let account = capture.ledger(Duration::ZERO).total;
     assert_eq!((account.delivered, account.offered), (32, 40));
 }
@@ -795,7 +917,8 @@ fn a_ring_takes_as_many_packets_without_its_keeper_as_it_has_warm_cells() {
 #[test]
 fn every_cell_is_posted_waiting_captured_or_free() {
     let capture = ring_of_small_chunks();
-    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    let kernel = capture.kernel(0);
+    let mut worker = capture.worker(0);
     receive_short(kernel, 10);
     let cells = || capture.rings[0].cells();
     assert_eq!(cells(), Cells { posted: 22, waiting: 10, captured: 0, free: 0 });
@@ -833,17 +956,22 @@ fn the_drop_count_read_without_a_lock_is_complete_after_the_close() {
 #[test]
 fn an_incomplete_packet_waits_for_its_end() {
     let capture = ring_of_small_chunks();
-    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    let kernel = capture.kernel(0);
+    let mut worker = capture.worker(0);
+
     kernel.receive(&packet(1, 8), Timestamp::default());
     kernel.receive_in_parts(&packet(2, 3 * CELL_ROOM as usize), Timestamp::default(), 2);
+
     let first = next_chunk(&mut worker);
     assert_eq!((first.len(), first.cells()), (1, 1));
     assert_eq!(capture.backlog(0), 2);
+
     for _ in 0..2 {
         assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
         assert_eq!(capture.backlog(0), 0, "there is nothing to do");
         assert!(worker.group.is_quiet(0, || 0));
     }
+
     kernel.look();
     let second = next_chunk(&mut worker);
     assert_eq!((second.len(), second.cells()), (1, 3));
@@ -855,12 +983,15 @@ fn an_incomplete_packet_waits_for_its_end() {
 #[test]
 fn a_packet_with_more_cells_than_a_chunk_is_counted_and_its_cells_return() {
     let capture = ring_of_small_chunks();
-    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    let kernel = capture.kernel(0);
+    let mut worker = capture.worker(0);
     for cells in [1, 4, 5, 8, 12, 2] {
         kernel.receive(&packet(cells, (cells * CELL_ROOM) as usize), Timestamp::default());
     }
+
     capture.end();
     let mut received = Vec::new();
+
     loop {
         match worker.ask(Duration::ZERO).unwrap() {
             Answer::Chunk { chunk, .. } => {
@@ -870,9 +1001,11 @@ fn a_packet_with_more_cells_than_a_chunk_is_counted_and_its_cells_return() {
             Answer::Ended => break,
         }
     }
+
     assert_eq!(received, [1, 4, 2]);
     assert_eq!(kernel.free_cells(), 32);
     capture.close();
+
     let account = capture.ledger(Duration::ZERO).total;
     assert_eq!((account.offered, account.delivered, account.dropped.other), (6, 3, 3));
 }
@@ -896,7 +1029,8 @@ fn a_packet_without_an_end_is_counted_and_does_not_prevent_the_close() {
 fn in_basic_mode_a_worker_that_is_gone_is_an_error_for_the_others() {
     let settings = SimSettings { rings: 2, workers: 2, ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
-    let (gone, mut left) = (capture.worker(0), capture.worker(1));
+    let gone = capture.worker(0);
+    let mut left = capture.worker(1);
     drop(gone);
     let error = left.ask(Duration::ZERO).expect_err("the worker that is gone is an error");
     assert!(error.to_string().contains("sim0@0"), "{error}");
@@ -912,6 +1046,7 @@ fn cells_and_packets_are_conserved_between_threads() {
         let settings = settings(&mut random);
         let capture = SimCapture::new(&settings);
         let (sender, receiver) = mpsc::channel::<Chunk>();
+
         let delivered: u64 = thread::scope(|scope| {
             let dropper = scope.spawn(move || receiver.iter().for_each(drop));
             let workers: Vec<_> = (0..settings.workers)
@@ -919,25 +1054,37 @@ fn cells_and_packets_are_conserved_between_threads() {
                 .map(|(worker, sender, random)| scope.spawn(move || work(worker, &sender, random)))
                 .collect();
             drop(sender);
+
             let kernel = |ring| Arc::clone(capture.kernel(ring));
             let kernels: Vec<_> = (0..settings.rings)
                 .map(kernel)
-                .map(|kernel| scope.spawn(move || offer(&kernel, PACKETS, settings.geometry.chunk_cells)))
+                .map(|kernel| {
+                    scope.spawn(move || offer(&kernel, PACKETS, settings.geometry.chunk_cells))
+                })
                 .collect();
             kernels.into_iter().for_each(|kernel| kernel.join().unwrap());
             capture.end();
+
             let delivered = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
             dropper.join().unwrap();
+
             delivered
         });
         let cells = settings.geometry.cells() as usize;
         let home = |ring: usize| capture.kernel(ring).free_cells() + capture.idle_cells(ring);
+
         for ring in 0..settings.rings {
             assert_eq!(capture.kernel(ring).violations(), []);
-            assert!(settings.elastic || home(ring) == cells, "{} of ring {ring} are home", home(ring));
+            assert!(
+                settings.elastic || home(ring) == cells,
+                "{} of ring {ring} are home",
+                home(ring)
+            );
         }
+
         let all: usize = (0..settings.rings).map(home).sum();
         assert_eq!(all + capture.stock_cells(), cells * settings.rings);
+
         let account = capture.ledger(Duration::ZERO).total;
         assert_eq!(account.offered, PACKETS * settings.rings as u64);
         assert_eq!(account.delivered, delivered);
@@ -963,7 +1110,8 @@ fn work(mut worker: SimWorker, dropper: &mpsc::Sender<Chunk>, mut random: Random
     loop {
         match worker.ask(Duration::ZERO).unwrap() {
             Answer::Chunk { chunk, .. } => {
-                let numbers: Vec<u64> = chunk.iter().map(|packet| number_of(packet.data())).collect();
+                let numbers: Vec<u64> =
+                    chunk.iter().map(|packet| number_of(packet.data())).collect();
                 assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
                 delivered += chunk.len() as u64;
                 if random.once_in(2) {
@@ -989,17 +1137,25 @@ fn a_ring_that_was_drained_meanwhile_is_not_offloaded() {
 #[test]
 fn a_packet_that_the_device_cut_is_in_the_ledger_of_its_ring_and_in_the_sum() {
     let geometry = Geometry { chunk_cells: 4, chunks: 8, cell_bytes: 2048 };
-    let capture =
-        SimCapture::new(&SimSettings { geometry, rings: 2, zero_copy: true, ..SimSettings::default() });
+    let capture = SimCapture::new(&SimSettings {
+        geometry,
+        rings: 2,
+        zero_copy: true,
+        ..SimSettings::default()
+    });
+
     // 1,024 bytes of an Ethernet frame whose IPv4 header announces 1,500.
     let mut frame = vec![0; 1024];
     frame[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0x05, 0xdc]);
+
     let mut worker = capture.worker(0);
     capture.kernel(0).receive(&frame, Timestamp::default());
     capture.kernel(1).receive(&frame, Timestamp::default());
     capture.kernel(1).receive(&frame, Timestamp::default());
+
     let delivered: usize = (0..2).map(|_| next_chunk(&mut worker).len()).sum();
     assert_eq!(delivered, 3);
+
     let ledger = capture.ledger(Duration::ZERO);
     let cut: Vec<u64> = ledger.rings.iter().map(|ring| ring.account.cut).collect();
     assert_eq!(cut, [1, 2], "each ring counts what its device cut");

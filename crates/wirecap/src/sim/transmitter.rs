@@ -1,5 +1,5 @@
-//! A simulation of the kernel's half of one tx ring and its completion ring: it sends cells and returns them, in time,
-//! late, or never.
+//! A simulation of the kernel's half of one tx ring and its completion ring: it sends cells and
+//! returns them, in time, late, or never.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -46,8 +46,8 @@ pub struct SimTransmitter {
 #[derive(Debug)]
 struct State {
     tx: Consumer<Descriptor>,
-    /// Number of cells on the tx ring that it has seen and not taken. When there are none, it publishes its consumer
-    /// index and looks for more.
+    /// Number of cells on the tx ring that it has seen and not taken. When there are none, it
+    /// publishes its consumer index and looks for more.
     seen: u32,
     /// It does not publish its consumer index at the end of a call.
     shows_late: bool,
@@ -76,7 +76,9 @@ impl SimTransmitter {
         settings: &SimSettings,
     ) -> (Self, Producer<Descriptor>, Consumer<u64>) {
         let (tx_producer, tx) = HeapRing::pair(settings.tx_slots, settings.first_index);
-        let (completions, completion_consumer) = HeapRing::pair(settings.tx_slots, settings.first_index);
+        let (completions, completion_consumer) =
+            HeapRing::pair(settings.tx_slots, settings.first_index);
+
         // In copy mode the kernel sends only when it is called.
         tx.set_needs_wakeup(true);
         let state = State {
@@ -96,8 +98,8 @@ impl SimTransmitter {
         (Self { pool, states, state: Mutex::new(state) }, tx_producer, completion_consumer)
     }
 
-    /// Changes the state of the interface: up, down, stalled or removed. A removed interface does not return, and has
-    /// completed its cells.
+    /// Changes the state of the interface: up, down, stalled or removed. A removed interface does
+    /// not return, and has completed its cells.
     pub fn set_link(&self, link: LinkState) {
         let mut state = lock(&self.state);
         if link == LinkState::Gone {
@@ -108,8 +110,8 @@ impl SimTransmitter {
         }
     }
 
-    /// Selects when the kernel publishes its consumer index: at the end of each call, as since Linux 6.17, or only
-    /// when it looks for more cells, as before.
+    /// Selects when the kernel publishes its consumer index: at the end of each call, as since
+    /// Linux 6.17, or only when it looks for more cells, as before.
     pub fn set_shows_late(&self, late: bool) {
         lock(&self.state).shows_late = late;
     }
@@ -121,8 +123,8 @@ impl SimTransmitter {
         state.complete(self, if late { 0 } else { usize::MAX });
     }
 
-    /// Selects whether it also sends without being called, when the test calls [`send`](Self::send), as a
-    /// running driver in zero-copy mode, or only when it is called.
+    /// Selects whether it also sends without being called, when the test calls
+    /// [`send`](Self::send), as a running driver in zero-copy mode, or only when it is called.
     pub fn set_by_itself(&self, by_itself: bool) {
         lock(&self.state).tx.set_needs_wakeup(!by_itself);
     }
@@ -198,55 +200,67 @@ impl State {
         self.seen
     }
 
-    /// Takes the next packet off the ring and sends it. Returns whether it was rejected; `None` if there is no
-    /// complete packet.
+    /// Takes the next packet off the ring and sends it. Returns whether it was rejected; `None` if
+    /// there is no complete packet.
     fn send_next(&mut self, kernel: &SimTransmitter) -> Option<bool> {
         let mut cell = Vec::with_capacity(1);
+
         loop {
             cell.clear();
             if self.look() == 0 {
                 return None;
             }
+
             self.tx.take_into(&mut cell, 1).expect("the application's half is sound");
             self.seen -= 1;
-            let ours =
-                kernel.pool.holds(&cell[0], 0) && kernel.states.take(kernel.pool.index_of(cell[0].address));
+
+            let ours = kernel.pool.holds(&cell[0], 0)
+                && kernel.states.take(kernel.pool.index_of(cell[0].address));
             if !ours {
                 self.violations.push(cell[0].address);
             }
+
             self.begun.push(cell[0]);
             if !cell[0].is_continued() {
                 break;
             }
         }
+
         let cells = std::mem::take(&mut self.begun);
         self.in_device.extend(cells.iter().map(|cell| cell.address));
+
         let refused = self.refuses > 0;
         self.refuses -= usize::from(refused);
+
         if self.refuses == 0 {
             self.link = self.link_then.take().unwrap_or(self.link);
         }
+
         if !refused {
             let bytes = |cell: &Descriptor| (cell.address, kernel.pool.bytes_of(cell).to_vec());
             self.sent.push(SentPacket { cells: cells.iter().map(bytes).collect() });
         }
+
         if !self.late {
             self.complete(kernel, usize::MAX);
         }
+
         Some(refused)
     }
 
     /// Completes the first `cells` cells in the device.
     fn complete(&mut self, kernel: &SimTransmitter, cells: usize) {
         let free = self.completions.free().expect("the application's half is sound") as usize;
-        let done: Vec<u64> = self.in_device.drain(..cells.min(self.in_device.len()).min(free)).collect();
+        let done: Vec<u64> =
+            self.in_device.drain(..cells.min(self.in_device.len()).min(free)).collect();
         done.iter().for_each(|address| kernel.states.give(kernel.pool.index_of(*address)));
         let pushed = self.completions.push_slice(&done, |address| *address);
         assert_eq!(pushed, Ok(done.len()), "there was room on the completion ring");
         self.completions.submit();
     }
 
-    /// Whether the completion ring has room for `cells` more cells; otherwise the kernel sends nothing.
+    /// Whether the completion ring has room for `cells` more cells; otherwise the kernel sends
+    /// nothing.
     fn may_send(&mut self, cells: usize) -> bool {
         let free = self.completions.free().expect("the application's half is sound") as usize;
         free >= self.in_device.len() + cells
@@ -267,6 +281,7 @@ impl TxKernel for SimTransmitter {
                 return Kicked::Gone;
             }
         }
+
         let before = state.tx.available().expect("the application's half is sound") as usize;
         let kicked = loop {
             if state.look() == 0 {
@@ -282,9 +297,11 @@ impl TxKernel for SimTransmitter {
                 None => break Kicked::Done,
             }
         };
+
         if !state.shows_late {
             state.tx.release();
         }
+
         kicked
     }
 

@@ -1,13 +1,14 @@
-//! The flow of a packet as a number: the hash of [`steer`](crate::steer) in plain Rust, which is also the
-//! reference for tests of the program's hash.
+//! The flow of a packet as a number: the hash of [`steer`](crate::steer) in plain Rust, which is
+//! also the reference for tests of the program's hash.
 
 use crate::steer::{MIX, SPREAD};
 
-/// A hash of the flow of an Ethernet frame, the same for both directions: of the addresses and, for unfragmented TCP,
-/// UDP and SCTP, the ports, after up to two VLAN tags. Frames other than IP are hashed by their MAC addresses.
+/// A hash of the flow of an Ethernet frame, the same for both directions: of the addresses and, for
+/// unfragmented TCP, UDP and SCTP, the ports, after up to two VLAN tags. Frames other than IP are
+/// hashed by their MAC addresses.
 ///
-/// The engine `xdp` distributes the packets of a queue over several rings by this hash. All 32 bits are good, the upper
-/// ones best: `(u64::from(hash) * n) >> 32` is a number below n.
+/// The engine `xdp` distributes the packets of a queue over several rings by this hash. All 32 bits
+/// are good, the upper ones best: `(u64::from(hash) * n) >> 32` is a number below n.
 pub fn flow_hash(frame: &[u8]) -> u32 {
     let (a, b) = endpoints(frame);
     let sum = a.min(b).wrapping_mul(SPREAD).wrapping_add(a.max(b));
@@ -18,12 +19,14 @@ fn endpoints(frame: &[u8]) -> (u64, u64) {
     let Some((header, mut rest)) = frame.split_first_chunk::<14>() else { return (0, 0) };
     let macs = (mac(&header[..6]), mac(&header[6..12]));
     let mut ethertype = [header[12], header[13]];
+
     for _ in 0..2 {
         if [[0x81, 0], [0x88, 0xa8], [0x91, 0]].contains(&ethertype) {
             let Some((tag, behind)) = rest.split_first_chunk::<4>() else { return macs };
             (ethertype, rest) = ([tag[2], tag[3]], behind);
         }
     }
+
     let addresses = match ethertype {
         [0x08, 0x00] => ipv4(rest),
         [0x86, 0xdd] => ipv6(rest),
@@ -62,10 +65,12 @@ fn ipv6(packet: &[u8]) -> Option<(u64, u64)> {
     if header[0] >> 4 != 6 {
         return None;
     }
+
     let double = |at: usize| u64::from_ne_bytes(bytes(header, at));
     let address = |at: usize| double(at).wrapping_add(double(at + 8).wrapping_mul(SPREAD));
     let addresses = (address(8), address(24));
     let mut protocol = header[6];
+
     for _ in 0..6 {
         let Some(begin) = rest.first_chunk::<8>() else { break };
         let len = match protocol {
@@ -78,6 +83,7 @@ fn ipv6(packet: &[u8]) -> Option<(u64, u64)> {
         protocol = begin[0];
         rest = rest.get(len..).unwrap_or(&[]);
     }
+
     Some(with_ports(addresses, protocol, rest))
 }
 

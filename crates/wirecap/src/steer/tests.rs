@@ -75,7 +75,9 @@ enum Network {
 impl Shape {
     fn random(random: &mut Random) -> Self {
         let tags = (0..random.below(4)).map(|_| VLAN_TYPES[random.below(3) as usize]).collect();
-        let fragment = |random: &mut Random| if random.once_in(5) { random.bits() as u16 } else { 0 };
+        let fragment =
+            |random: &mut Random| if random.once_in(5) { random.bits() as u16 } else { 0 };
+
         let network = match random.below(9) {
             0..4 => Network::Ipv4 {
                 option_words: if random.once_in(3) { random.below(11) as u8 } else { 0 },
@@ -97,10 +99,12 @@ impl Shape {
 
     fn frame(&self, from: End, to: End) -> Vec<u8> {
         let mut frame = [to.mac, from.mac].concat();
+
         for (number, tag) in self.tags.iter().enumerate() {
             frame.extend(tag.to_be_bytes());
             frame.extend([0x20, number as u8]);
         }
+
         match &self.network {
             Network::Ipv4 { option_words, fragment } => {
                 frame.extend(ETHERTYPE_IPV4.to_be_bytes());
@@ -116,6 +120,7 @@ impl Shape {
                 frame.extend(ETHERTYPE_IPV6.to_be_bytes());
                 frame.extend([0x60, 0, 0, 0, 0, 0, kinds.clone().next().unwrap(), 64]);
                 frame.extend([from.address, to.address].concat());
+
                 for (kind, len, fragment) in extensions {
                     let bytes = match kind {
                         44 => 8,
@@ -130,8 +135,10 @@ impl Shape {
             }
             Network::Other => frame.extend(0x0806_u16.to_be_bytes()),
         }
+
         frame.extend([from.port, to.port].concat());
         frame.extend([0; 16]);
+
         frame
     }
 }
@@ -141,13 +148,17 @@ fn the_program_agrees_with_the_reference_on_sound_and_broken_frames() {
     if !privileged() {
         return;
     }
+
     let program = program();
     let mut random = Random::new(1);
+
     for _ in 0..20_000 {
-        let mut frame = Shape::random(&mut random).frame(End::random(&mut random), End::random(&mut random));
+        let mut frame =
+            Shape::random(&mut random).frame(End::random(&mut random), End::random(&mut random));
         if random.once_in(3) {
             frame.truncate(random.between(14, frame.len() as u64) as usize);
         }
+
         if random.once_in(3) {
             for _ in 0..random.between(1, 4) {
                 let place = random.below(frame.len() as u64) as usize;
@@ -156,6 +167,7 @@ fn the_program_agrees_with_the_reference_on_sound_and_broken_frames() {
         }
         assert_agree(&program, &frame);
     }
+
     for _ in 0..5000 {
         let len = random.between(14, 200);
         let frame: Vec<u8> = (0..len).map(|_| random.bits() as u8).collect();
@@ -168,11 +180,14 @@ fn both_directions_have_the_same_hash_and_other_flows_another() {
     if !privileged() {
         return;
     }
+
     let program = program();
     let mut random = Random::new(2);
+
     for _ in 0..5000 {
         let shape = Shape::random(&mut random);
-        let (a, b) = (End::random(&mut random), End::random(&mut random));
+        let a = End::random(&mut random);
+        let b = End::random(&mut random);
         let hash = assert_agree(&program, &shape.frame(a, b));
         assert_eq!(hash, assert_agree(&program, &shape.frame(b, a)), "{shape:?}");
         let other = assert_agree(&program, &shape.frame(a, End::random(&mut random)));
@@ -185,11 +200,14 @@ fn a_flow_hash_covers_addresses_and_ports() {
     if !privileged() {
         return;
     }
+
     let program = program();
     let mut random = Random::new(3);
-    let (a, b) = (End::random(&mut random), End::random(&mut random));
+    let a = End::random(&mut random);
+    let b = End::random(&mut random);
     let other_port = End { port: [1, 2], ..b };
     let hash = |shape: &Shape, to: End| assert_agree(&program, &shape.frame(a, to));
+
     let ipv4 = |protocol, fragment| Shape {
         tags: vec![],
         network: Network::Ipv4 { option_words: 0, fragment },
@@ -200,25 +218,31 @@ fn a_flow_hash_covers_addresses_and_ports() {
         network: Network::Ipv6 { extensions: extensions.to_vec() },
         protocol,
     };
+
     let by_ports = |shape: &Shape| hash(shape, b) != hash(shape, other_port);
     for protocol in WITH_PORTS {
         assert!(by_ports(&ipv4(protocol, 0)) && by_ports(&ipv6(protocol, &[])));
     }
+
     assert!(!by_ports(&ipv4(1, 0)) && !by_ports(&ipv6(58, &[])), "ICMP has no ports");
     for fragment in [0x2000, 0x2001, 0x1fff] {
         assert!(!by_ports(&ipv4(17, fragment)));
     }
+
     assert!(by_ports(&ipv4(17, 0x4000)), "not to be fragmented is not a fragment");
     assert_eq!(hash(&ipv4(17, 0x2000), b), hash(&ipv4(17, 0x0005), b), "first and last fragment");
+
     let extended = [(0, 0, 0), (60, 1, 0), (43, 2, 0), (44, 0, 0), (51, 4, 0), (60, 0, 0)];
     assert!(by_ports(&ipv6(17, &extended)));
     assert_eq!(hash(&ipv6(17, &extended), b), hash(&ipv6(17, &[]), b), "one flow");
     assert!(!by_ports(&ipv6(17, &[(44, 0, 0x0001)])) && !by_ports(&ipv6(17, &[(44, 0, 0xfff8)])));
     assert!(!by_ports(&ipv6(17, &[(50, 0, 0)])), "what is encrypted has no ports");
+
     for tags in [vec![0x8100], vec![0x88a8, 0x8100], vec![0x9100, 0x9100]] {
         let tagged = Shape { tags, ..ipv4(17, 0) };
         assert_eq!(hash(&tagged, b), hash(&ipv4(17, 0), b), "one flow, tagged or not");
     }
+
     assert!(!by_ports(&Shape { tags: vec![0x8100; 3], ..ipv4(17, 0) }), "three tags are too many");
 }
 
@@ -232,6 +256,7 @@ fn flows_that_differ_little_spread_evenly() {
     };
     let network = Network::Ipv4 { option_words: 0, fragment: 0 };
     let shape = Shape { tags: vec![], network, protocol: 17 };
+
     let flows: [fn(u32) -> (u32, u16); 3] = [
         |n| (0x0a00_0001, 1024 + n as u16),
         |n| (0x0a00_0001 + n, 1024),

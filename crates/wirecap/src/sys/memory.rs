@@ -15,7 +15,8 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
@@ -40,8 +41,9 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes of a cache line, the unit of prefetching.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// A zeroed, page-aligned mapping that other processes may share (a memfd): after a fork, a child process
-/// continues to see the packets that the kernel writes into it, whereas private memory would be copied.
+/// A zeroed, page-aligned mapping that other processes may share (a memfd): after a fork, a child
+/// process continues to see the packets that the kernel writes into it, whereas private memory
+/// would be copied.
 #[derive(Debug)]
 pub(crate) struct Memory {
     base: NonNull<u8>,
@@ -51,8 +53,8 @@ pub(crate) struct Memory {
     file: Option<Handle>,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; code that reads or writes it through `base` must
-// own the bytes, which the pool's types enforce.
+// SAFETY: the mapping belongs to the process, not to a thread; code that reads or writes it through
+// `base` must own the bytes, which the pool's types enforce.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -80,26 +82,32 @@ impl Memory {
 
     fn of(base: NonNull<u8>, bytes: usize, pages: Pages, file: Option<Handle>) -> Self {
         if pages == Pages::Ordinary {
-            // Only advice: shared memory gets them if the administrator allows it. SAFETY: the range is the new
-            // mapping.
+            // Only advice: shared memory gets them if the administrator allows it. SAFETY: the
+            // range is the new mapping.
             let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
         }
         Self { base, bytes, pages, file }
     }
 
-    /// Makes all pages present with this number of threads; otherwise the kernel would clear them one by one when the
-    /// memory is registered. Only advice, without effect before Linux 5.14.
+    /// Makes all pages present with this number of threads; otherwise the kernel would clear them
+    /// one by one when the memory is registered. Only advice, without effect before Linux 5.14.
     pub(crate) fn populate(&self, threads: usize) {
         let share = self.bytes.div_ceil(threads.max(1)).next_multiple_of(HUGE_PAGE_BYTES);
         let starts = (0..self.bytes).step_by(share);
         thread::scope(|scope| {
             for start in starts {
                 let bytes = share.min(self.bytes - start);
+
                 // The calling thread always takes part; possibly no other thread can be started.
                 let populate = move || {
-                    // SAFETY: the range lies in the mapping, which lives as long as `self`, and the call changes no byte.
+                    // SAFETY: the range lies in the mapping, which lives as long as `self`, and the
+                    // call changes no byte.
                     let _ = unsafe {
-                        madvise(self.base.as_ptr().add(start).cast(), bytes, Advice::LinuxPopulateWrite)
+                        madvise(
+                            self.base.as_ptr().add(start).cast(),
+                            bytes,
+                            Advice::LinuxPopulateWrite,
+                        )
                     };
                 };
                 let _ = signals::blocked(|| thread::Builder::new().spawn_scoped(scope, populate));
@@ -117,7 +125,8 @@ impl Memory {
     }
 
     fn heap_layout(bytes: usize) -> Layout {
-        Layout::from_size_align(bytes.max(1), align_of::<u64>()).expect("pools fit the address space")
+        Layout::from_size_align(bytes.max(1), align_of::<u64>())
+            .expect("pools fit the address space")
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -157,9 +166,9 @@ fn map_anonymous(bytes: usize) -> io::Result<NonNull<u8>> {
     Ok(NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0"))
 }
 
-/// Makes a file of zeros for a pool, in memory, of at least `bytes`, on huge pages when enough of them are free. The limit on
-/// the length of files (`ulimit -f`) is meant for those on disks: this process may exceed it for this file, if it may raise the
-/// limit.
+/// Makes a file of zeros for a pool, in memory, of at least `bytes`, on huge pages when enough of
+/// them are free. The limit on the length of files (`ulimit -f`) is meant for those on disks: this
+/// process may exceed it for this file, if it may raise the limit.
 ///
 /// # Errors
 ///
@@ -179,15 +188,18 @@ fn pool_file_on(pages: Pages, bytes: usize) -> io::Result<OwnedFd> {
     };
     let bytes = mapped_bytes(bytes, pages);
     let _limit = RaisedFileLimit::to(bytes as u64)?;
+
     signals::without_file_size_signal(|| ftruncate(&file, bytes as u64))?;
     if pages == Pages::Huge {
         // The first mapping reserves the pages, for as long as the file exists.
         Mapping::unpopulated(&file, bytes)?;
     }
+
     Ok(file)
 }
 
-/// While a pool's file may be longer than others. The previous limit is restored, because commands inherit it.
+/// While a pool's file may be longer than others. The previous limit is restored, because commands
+/// inherit it.
 #[derive(Debug)]
 struct RaisedFileLimit {
     before: Option<Rlimit>,
@@ -203,12 +215,17 @@ impl RaisedFileLimit {
         if before.current.is_none_or(|limit| limit >= bytes) {
             return Ok(Self { before: None, _turn });
         }
+
         // Raising the hard limit as well requires CAP_SYS_RESOURCE.
         let maximum = before.maximum.map(|limit| limit.max(bytes));
         setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), maximum }).map_err(|_| {
             let limit_bytes = before.maximum.unwrap_or_default();
-            io::Error::new(io::ErrorKind::FileTooLarge, FileLimit { needed_bytes: bytes, limit_bytes })
+            io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                FileLimit { needed_bytes: bytes, limit_bytes },
+            )
         })?;
+
         Ok(Self { before: Some(before), _turn })
     }
 }
@@ -234,8 +251,8 @@ struct FileLimit {
     limit_bytes: u64,
 }
 
-/// A file of a separate tmpfs. Only with CAP_SYS_ADMIN: for a process that has dropped its privileges, even the attempt may
-/// be forbidden.
+/// A file of a separate tmpfs. Only with CAP_SYS_ADMIN: for a process that has dropped its
+/// privileges, even the attempt may be forbidden.
 fn file_on_transparent_huge_pages() -> io::Result<OwnedFd> {
     if !rustix::thread::capabilities(None)?.permitted.contains(CapabilitySet::SYS_ADMIN) {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -245,12 +262,20 @@ fn file_on_transparent_huge_pages() -> io::Result<OwnedFd> {
 
 fn file_of_own_tmpfs() -> io::Result<OwnedFd> {
     let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    // Huge pages up to the file's end, and as many of them as there are: the default is half of the memory.
+
+    // Huge pages up to the file's end, and as many of them as there are: the default is half of the
+    // memory.
     fsconfig_set_string(&tmpfs, "huge", "within_size")?;
     fsconfig_set_string(&tmpfs, "size", "0")?;
     fsconfig_create(&tmpfs)?;
+
     let mount = fsmount(&tmpfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
-    Ok(openat(&mount, ".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?)
+    Ok(openat(
+        &mount,
+        ".",
+        OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::RUSR | Mode::WUSR,
+    )?)
 }
 
 impl Drop for Memory {
@@ -306,36 +331,49 @@ impl Mapping {
         self.bytes
     }
 
-    /// Releases the kernel object that the mapping keeps alive, and replaces the mapping by private memory at
-    /// the same address, with the same bytes in the ranges `kept` and zeros elsewhere.
+    /// Releases the kernel object that the mapping keeps alive, and replaces the mapping by private
+    /// memory at the same address, with the same bytes in the ranges `kept` and zeros elsewhere.
     ///
     /// # Safety
     ///
-    /// No code may write into the ranges during this call, or rely on the kernel to see later writes.
-    pub(crate) unsafe fn cut_loose(&self, kept: impl Iterator<Item = Range<usize>>) -> io::Result<()> {
+    /// No code may write into the ranges during this call, or rely on the kernel to see later
+    /// writes.
+    pub(crate) unsafe fn cut_loose(
+        &self,
+        kept: impl Iterator<Item = Range<usize>>,
+    ) -> io::Result<()> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+
         // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
         let copy = unsafe { mmap_anonymous(ptr::null_mut(), self.bytes, protection, flags) }?;
+
         for range in kept {
-            assert!(range.start <= range.end && range.end <= self.bytes, "a range outside the mapping");
-            // SAFETY: inside both mappings, which are different; the caller guarantees that they are not written to.
+            assert!(
+                range.start <= range.end && range.end <= self.bytes,
+                "a range outside the mapping"
+            );
+            // SAFETY: inside both mappings, which are different; the caller guarantees that they
+            // are not written to.
             unsafe {
                 let from = self.base.as_ptr().add(range.start);
                 copy.cast::<u8>().add(range.start).copy_from_nonoverlapping(from, range.len());
             }
         }
+
         let base = self.base.as_ptr().cast();
-        // SAFETY: both are complete mappings of `self.bytes`. A reader of a kept range finds the same bytes
-        // before and after: the kernel exchanges the pages while it holds off page faults.
+
+        // SAFETY: both are complete mappings of `self.bytes`. A reader of a kept range finds the
+        // same bytes before and after: the kernel exchanges the pages while it holds off page
+        // faults.
         unsafe { move_onto(copy, base, self.bytes) }.inspect_err(|_| {
             // SAFETY: the copy is still at its address, and has no other user.
             let _ = unsafe { munmap(copy, self.bytes) };
         })
     }
 
-    /// Replaces `other`, which has the same length: from now on its addresses refer to the memory that was
-    /// mapped here.
+    /// Replaces `other`, which has the same length: from now on its addresses refer to the memory
+    /// that was mapped here.
     ///
     /// # Safety
     ///
@@ -344,9 +382,10 @@ impl Mapping {
         if self.bytes != other.bytes {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let (from, to) = (self.base.as_ptr().cast(), other.base.as_ptr().cast());
-        // SAFETY: both are complete mappings of the same length. A concurrent reader finds the one or the other: the
-        // kernel exchanges the pages while it holds off page faults.
+        let from = self.base.as_ptr().cast();
+        let to = other.base.as_ptr().cast();
+        // SAFETY: both are complete mappings of the same length. A concurrent reader finds the one
+        // or the other: the kernel exchanges the pages while it holds off page faults.
         unsafe { move_onto(from, to, self.bytes) }?;
         // Nothing is mapped at its former address any more.
         std::mem::forget(self);
@@ -375,17 +414,20 @@ impl Drop for Mapping {
     }
 }
 
-/// Moves the mapping of `bytes` bytes at `from` to `to`, and replaces the mapping of the same length there.
+/// Moves the mapping of `bytes` bytes at `from` to `to`, and replaces the mapping of the same
+/// length there.
 ///
-/// Calls libc, because the call fails with the libc backend of rustix 1.1.6: it passes MAP_FIXED instead of
-/// MREMAP_FIXED. Any crate in a program can select this backend for all crates.
+/// Calls libc, because the call fails with the libc backend of rustix 1.1.6: it passes MAP_FIXED
+/// instead of MREMAP_FIXED. Any crate in a program can select this backend for all crates.
 ///
 /// # Safety
 ///
-/// Both are complete mappings. `from` has no other user, and users of `to` must find objects of the same types there.
+/// Both are complete mappings. `from` has no other user, and users of `to` must find objects of the
+/// same types there.
 unsafe fn move_onto(from: *mut c_void, to: *mut c_void, bytes: usize) -> io::Result<()> {
     // SAFETY: as the caller guarantees.
-    let moved = unsafe { libc::mremap(from, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, to) };
+    let moved =
+        unsafe { libc::mremap(from, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, to) };
     if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -399,8 +441,9 @@ pub(crate) fn prefetch(place: *const u8) {
     prefetch_with::<INTO_ALL_CACHES>(place);
 }
 
-/// Prefetches the memory at `place`, if there is any, into the second-level cache. That cache waits for more lines at a
-/// time than the first-level cache: with many lines in flight, copying them takes half as long.
+/// Prefetches the memory at `place`, if there is any, into the second-level cache. That cache waits
+/// for more lines at a time than the first-level cache: with many lines in flight, copying them
+/// takes half as long.
 #[inline]
 pub(crate) fn prefetch_to_second_level(place: *const u8) {
     prefetch_with::<INTO_SECOND_LEVEL>(place);
@@ -438,13 +481,15 @@ mod tests {
         assert_zeroed_and_writable(&Memory::map(1 << 20).unwrap());
     }
 
-    /// Whether the kernel has transparent huge pages for shared memory, and the administrator has not forbidden them.
+    /// Whether the kernel has transparent huge pages for shared memory, and the administrator has
+    /// not forbidden them.
     fn allows_huge_pages() -> bool {
         let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
         setting.is_ok_and(|setting| !setting.contains("[deny]"))
     }
 
-    /// The number available without compaction: the free blocks of 2 MiB and more in /proc/buddyinfo.
+    /// The number available without compaction: the free blocks of 2 MiB and more in
+    /// /proc/buddyinfo.
     fn huge_pages_free() -> u64 {
         let zones = std::fs::read_to_string("/proc/buddyinfo").unwrap();
         let blocks = zones.lines().flat_map(|zone| zone.split_whitespace().skip(4 + 9));
@@ -457,7 +502,9 @@ mod tests {
         let is_plenty = allows_huge_pages() && huge_pages_free() > 64;
         let bytes = 5 << 20;
         let memory = match pool_file_on(Pages::Transparent, bytes) {
-            Ok(file) => Memory::of(map_file(&file, bytes).unwrap(), bytes, Pages::Transparent, None),
+            Ok(file) => {
+                Memory::of(map_file(&file, bytes).unwrap(), bytes, Pages::Transparent, None)
+            }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return wirecap_testbed::skip("CAP_SYS_ADMIN, to mount a tmpfs");
             }
@@ -465,6 +512,7 @@ mod tests {
         };
         memory.populate(2);
         assert_zeroed_and_writable(&memory);
+
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let begin = format!("{:x}-", memory.base().as_ptr().addr());
         let own = maps.split_once(&begin).expect("it is mapped").1;

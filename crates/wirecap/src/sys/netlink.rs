@@ -10,7 +10,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 
 use crate::sys::opener::{Inquiry, opener};
 
-/// A netlink socket in the network namespace of this thread, or of the process that opens for this one.
+/// A netlink socket in the network namespace of this thread, or of the process that opens for this
+/// one.
 pub(crate) fn netlink_socket(inquiry: Inquiry) -> io::Result<OwnedFd> {
     match opener() {
         Some(opener) => opener.netlink_socket(inquiry),
@@ -29,20 +30,26 @@ pub fn open_netlink_socket(inquiry: Inquiry) -> io::Result<OwnedFd> {
         Inquiry::Generic => (Some(netlink::GENERIC), 0),
         Inquiry::Sockets => (Some(netlink::SOCK_DIAG), 0),
     };
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+    let socket =
+        socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+
     // A kernel without this filter sends more than requested; the caller checks again.
     let _ = set_strict_checking(socket.as_fd());
+
     if groups != 0 {
-        // The default holds the notifications of some fifty interfaces. Beyond the system's limit it needs CAP_NET_ADMIN.
+        // The default holds the notifications of some fifty interfaces. Beyond the system's limit
+        // it needs CAP_NET_ADMIN.
         if sockopt::set_socket_recv_buffer_size_force(&socket, NOTIFICATION_BYTES).is_err() {
             let _ = sockopt::set_socket_recv_buffer_size(&socket, NOTIFICATION_BYTES);
         }
         bind(&socket, &SocketAddrNetlink::new(0, groups))?;
     }
+
     Ok(socket)
 }
 
-/// Opens a socket for questions to netfilter, which the kernel answers only to a process with CAP_NET_ADMIN.
+/// Opens a socket for questions to netfilter, which the kernel answers only to a process with
+/// CAP_NET_ADMIN.
 pub(crate) fn open_netfilter_socket() -> io::Result<OwnedFd> {
     let protocol = Some(netlink::NETFILTER);
     Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?)
@@ -54,7 +61,9 @@ const NOTIFICATION_BYTES: usize = 4 << 20;
 /// Asks the kernel to honour filters in dump requests (since Linux 4.20; before, it ignores them).
 fn set_strict_checking(socket: BorrowedFd<'_>) -> io::Result<()> {
     let on: libc::c_int = 1;
-    // SAFETY: the kernel reads `size_of::<c_int>()` bytes of `on`, which lives until the call returns.
+
+    // SAFETY: the kernel reads `size_of::<c_int>()` bytes of `on`, which lives until the call
+    // returns.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -67,12 +76,14 @@ fn set_strict_checking(socket: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The number of the network namespace of `socket`, which is never reused while the machine runs. `None` before
-/// Linux 5.14.
+/// The number of the network namespace of `socket`, which is never reused while the machine runs.
+/// `None` before Linux 5.14.
 pub(crate) fn namespace_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut cookie = 0_u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, the size of `cookie`, and the new length to `len`.
+
+    // SAFETY: the kernel writes at most `len` bytes, the size of `cookie`, and the new length to
+    // `len`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

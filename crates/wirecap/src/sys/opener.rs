@@ -1,9 +1,9 @@
-//! The privileged operations on sockets and memory: carried out by this process, or by another one that has kept the
-//! privileges that this one has dropped.
+//! The privileged operations on sockets and memory: carried out by this process, or by another one
+//! that has kept the privileges that this one has dropped.
 //!
-//! A process that parses packets should have no privileges. So whatever needs one is a request with plain parameters,
-//! and an [`Opener`] answers it with a descriptor. The program on an interface has a trait of its own,
-//! [`Hook`](crate::xdp::hook::Hook).
+//! A process that parses packets should have no privileges. So whatever needs one is a request with
+//! plain parameters, and an [`Opener`] answers it with a descriptor. The program on an interface
+//! has a trait of its own, [`Hook`](crate::xdp::hook::Hook).
 
 use std::any::Any;
 use std::fmt;
@@ -45,21 +45,34 @@ pub trait Opener: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// The kernel's.
-    fn register_umem(&self, socket: &Handle, file: &Handle, bytes: u64, cell_bytes: u32) -> io::Result<()>;
+    fn register_umem(
+        &self,
+        socket: &Handle,
+        file: &Handle,
+        bytes: u64,
+        cell_bytes: u32,
+    ) -> io::Result<()>;
 
     /// Binds an AF_XDP socket to a receive queue.
     ///
     /// # Errors
     ///
     /// The kernel's.
-    fn bind_xdp(&self, socket: &Handle, ifindex: u32, queue: u32, mode: BindMode) -> io::Result<()>;
+    fn bind_xdp(&self, socket: &Handle, ifindex: u32, queue: u32, mode: BindMode)
+    -> io::Result<()>;
 
     /// Binds an AF_XDP socket to a receive queue; it shares the UMEM of `first`.
     ///
     /// # Errors
     ///
     /// The kernel's.
-    fn bind_xdp_beside(&self, socket: &Handle, first: &Handle, ifindex: u32, queue: u32) -> io::Result<()>;
+    fn bind_xdp_beside(
+        &self,
+        socket: &Handle,
+        first: &Handle,
+        ifindex: u32,
+        queue: u32,
+    ) -> io::Result<()>;
 
     /// Opens a packet socket that is bound to nothing and receives nothing.
     ///
@@ -98,8 +111,8 @@ pub trait Opener: Send + Sync + fmt::Debug {
     fn guarded_hooks(&self, ifindex: u32) -> io::Result<GuardedHooks>;
 }
 
-/// Hooks of the host on the path of an interface's frames that only a privileged process can see: whether there are any, or
-/// why that is not known.
+/// Hooks of the host on the path of an interface's frames that only a privileged process can see:
+/// whether there are any, or why that is not known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuardedHooks {
     /// Programs of tcx.
@@ -144,7 +157,8 @@ impl<T: Any + Send + Sync + fmt::Debug> Release for T {}
 /// A question to the kernel that needs a netlink socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Inquiry {
-    /// Interfaces, addresses and routes; notifications of these groups (`RTMGRP_LINK` and so on; 0 for none).
+    /// Interfaces, addresses and routes; notifications of these groups (`RTMGRP_LINK` and so on; 0
+    /// for none).
     Route {
         /// A set of bits.
         groups: u32,
@@ -160,8 +174,9 @@ pub enum Inquiry {
 pub enum Pages {
     /// Reserved huge pages (`vm.nr_hugepages`).
     Huge,
-    /// Transparent huge pages, if the kernel finds some, of a separate tmpfs that is mounted nowhere: the administrator's
-    /// setting for shared memory (`shmem_enabled`, `never` by default) applies to the kernel's own tmpfs.
+    /// Transparent huge pages, if the kernel finds some, of a separate tmpfs that is mounted
+    /// nowhere: the administrator's setting for shared memory (`shmem_enabled`, `never` by default)
+    /// applies to the kernel's own tmpfs.
     Transparent,
     /// Ordinary pages; transparent huge pages were requested.
     Ordinary,
@@ -172,7 +187,8 @@ pub enum Pages {
 /// The receive mode of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindMode {
-    /// The device writes into the cells itself; otherwise the kernel copies from the driver's buffers.
+    /// The device writes into the cells itself; otherwise the kernel copies from the driver's
+    /// buffers.
     pub zero_copy: bool,
     /// Packets longer than a cell arrive in several cells; otherwise they are dropped.
     pub fragments: bool,

@@ -1,4 +1,5 @@
-//! AF_PACKET sockets with a receive ring of TPACKET_V3, or of TPACKET_V2 (`networking/packet_mmap.rst`).
+//! AF_PACKET sockets with a receive ring of TPACKET_V3, or of TPACKET_V2
+//! (`networking/packet_mmap.rst`).
 
 #![allow(unsafe_code)]
 
@@ -18,8 +19,8 @@ use crate::sys::memory::Mapping;
 use crate::sys::opener::{Opened, opener};
 use crate::sys::option::{get_option, set_option};
 
-/// Instructions of classic BPF, which the kernel runs on a socket's packets: the result is the number of bytes
-/// of the packet that the socket gets, 0 for none.
+/// Instructions of classic BPF, which the kernel runs on a socket's packets: the result is the
+/// number of bytes of the packet that the socket gets, 0 for none.
 pub(crate) type SocketFilter = [sock_filter];
 
 /// The blocks of a receive ring.
@@ -84,13 +85,15 @@ impl FrameShape {
     /// The offset of frame `number` in the order of filling.
     pub(crate) fn start(self, number: u64) -> usize {
         let index = (number % u64::from(self.frames())) as u32;
-        let (block, frame) = (index / self.per_block(), index % self.per_block());
+        let block = index / self.per_block();
+        let frame = index % self.per_block();
         block as usize * self.block_bytes as usize + frame as usize * self.frame_bytes as usize
     }
 
     /// The index of the frame that contains `place`.
     pub(crate) fn number_at(self, place: usize) -> u64 {
-        let (block, rest) = (place / self.block_bytes as usize, place % self.block_bytes as usize);
+        let block = place / self.block_bytes as usize;
+        let rest = place % self.block_bytes as usize;
         block as u64 * u64::from(self.per_block()) + (rest / self.frame_bytes as usize) as u64
     }
 }
@@ -137,11 +140,17 @@ impl PacketSocket {
         self.0.share()
     }
 
-    /// Creates the receive ring and maps it. The kernel hands a block over when it is full, or `retire_after`
-    /// (whole milliseconds, at least 1) after it was opened, unless it is empty.
-    pub(crate) fn make_ring(&self, shape: BlockShape, retire_after: Duration) -> io::Result<Mapping> {
+    /// Creates the receive ring and maps it. The kernel hands a block over when it is full, or
+    /// `retire_after` (whole milliseconds, at least 1) after it was opened, unless it is empty.
+    pub(crate) fn make_ring(
+        &self,
+        shape: BlockShape,
+        retire_after: Duration,
+    ) -> io::Result<Mapping> {
         self.set(libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as c_int))?;
-        // Frames have no fixed size in this version; the kernel only requires that the numbers agree.
+
+        // Frames have no fixed size in this version; the kernel only requires that the numbers
+        // agree.
         let frame_bytes = rustix::param::page_size() as u32;
         let request = libc::tpacket_req3 {
             tp_block_size: shape.block_bytes,
@@ -153,6 +162,7 @@ impl PacketSocket {
             tp_feature_req_word: 0,
         };
         self.set(libc::PACKET_RX_RING, &request)?;
+
         Mapping::of(self, shape.ring_bytes(), 0)
     }
 
@@ -188,8 +198,13 @@ impl PacketSocket {
         }
     }
 
-    /// Creates a group with a unique number and this socket as its first member. The socket must be bound.
-    pub(crate) fn found_group(&self, fanout: Fanout, ignore_outgoing: bool) -> io::Result<FanoutGroup> {
+    /// Creates a group with a unique number and this socket as its first member. The socket must be
+    /// bound.
+    pub(crate) fn found_group(
+        &self,
+        fanout: Fanout,
+        ignore_outgoing: bool,
+    ) -> io::Result<FanoutGroup> {
         let kind = match fanout {
             Fanout::Hash => libc::PACKET_FANOUT_HASH,
             Fanout::Program => libc::PACKET_FANOUT_CBPF,
@@ -197,6 +212,7 @@ impl PacketSocket {
         let outgoing = if ignore_outgoing { libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING } else { 0 };
         let request = (kind | outgoing | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16;
         self.set(libc::PACKET_FANOUT, &request)?;
+
         // The answer has the form that the next members use to join.
         get_option(self, libc::SOL_PACKET, libc::PACKET_FANOUT).map(FanoutGroup)
     }
@@ -218,7 +234,8 @@ impl PacketSocket {
 
     /// The statistics since the last call: the kernel restarts them at 0.
     pub(crate) fn take_counts(&self) -> io::Result<PacketCounts> {
-        let counts: libc::tpacket_stats_v3 = get_option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
+        let counts: libc::tpacket_stats_v3 =
+            get_option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
         Ok(PacketCounts {
             packets: counts.tp_packets,
             drops: counts.tp_drops,
@@ -267,6 +284,7 @@ fn bind_for(socket: &impl AsFd, ifindex: u32, protocol: u16) -> io::Result<()> {
     };
     let bytes = size_of_val(&address) as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
+
     // SAFETY: the pointer and the length describe `address`, which the kernel only reads.
     let outcome = unsafe { libc::bind(fd, (&raw const address).cast(), bytes) };
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -294,29 +312,35 @@ impl PacketSender {
         Ok(Self(socket))
     }
 
-    /// Sends consecutive packets in `bytes` with the lengths `lens`, as many as one call accepts. Returns the
-    /// number of sent packets.
+    /// Sends consecutive packets in `bytes` with the lengths `lens`, as many as one call accepts.
+    /// Returns the number of sent packets.
     ///
     /// # Errors
     ///
     /// Why the first one was not sent.
     pub(crate) fn send(&self, bytes: &[u8], lens: &[u32]) -> Result<usize, Errno> {
         let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MESSAGES_MAX];
+
         // SAFETY: a message without name, parts and control data is all zeros.
         let mut messages: [libc::mmsghdr; MESSAGES_MAX] = unsafe { std::mem::zeroed() };
         let mut rest = bytes;
         let count = lens.len().min(MESSAGES_MAX);
+
         for ((message, part), &len) in messages.iter_mut().zip(&mut parts).zip(&lens[..count]) {
             let (packet, behind) = rest.split_at(len as usize);
             // The kernel only reads it.
-            *part = libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
+            *part =
+                libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
             message.msg_hdr.msg_iov = part;
             message.msg_hdr.msg_iovlen = 1;
             rest = behind;
         }
-        let (fd, flags) = (self.0.as_fd().as_raw_fd(), libc::MSG_DONTWAIT);
-        // SAFETY: `count` messages were filled in, each with one part in `bytes`; all of it lives until the call
-        // returns.
+
+        let fd = self.0.as_fd().as_raw_fd();
+        let flags = libc::MSG_DONTWAIT;
+
+        // SAFETY: `count` messages were filled in, each with one part in `bytes`; all of it lives
+        // until the call returns.
         let sent = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count as u32, flags as _) };
         usize::try_from(sent)
             .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
@@ -343,16 +367,27 @@ mod tests {
                 shape.block_bytes.is_power_of_two() && shape.ring_bytes() <= bytes.max(1 << 20),
                 "{shape:?}"
             );
+
             let used = u64::from(shape.frames()) * u64::from(shape.frame_bytes);
             assert!(used * 2 >= shape.ring_bytes() as u64, "{shape:?}");
+
             let mut end = 0;
+
             for number in 0..u64::from(shape.frames().min(5000)) {
                 let start = shape.start(number);
                 assert!(start >= end, "{shape:?}");
                 end = start + shape.frame_bytes as usize;
-                assert_eq!(start / shape.block_bytes as usize, (end - 1) / shape.block_bytes as usize);
-                assert_eq!((shape.number_at(start), shape.number_at(end - 1)), (number, number), "{shape:?}");
+                assert_eq!(
+                    start / shape.block_bytes as usize,
+                    (end - 1) / shape.block_bytes as usize
+                );
+                assert_eq!(
+                    (shape.number_at(start), shape.number_at(end - 1)),
+                    (number, number),
+                    "{shape:?}"
+                );
             }
+
             assert_eq!(shape.start(u64::from(shape.frames())), 0);
         }
     }

@@ -16,9 +16,11 @@ pub(crate) struct Listener {
 
 /// The process that listens at the socket that `socket` is connected to.
 pub(crate) fn listener(socket: impl AsFd) -> io::Result<Listener> {
-    // Not with rustix, whose `Pid` must not be 0, which the kernel returns for an invisible process.
+    // Not with rustix, whose `Pid` must not be 0, which the kernel returns for an invisible
+    // process.
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+
     // SAFETY: the kernel writes at most `bytes` bytes to `peer`, of which any are a valid value.
     let outcome = unsafe {
         libc::getsockopt(
@@ -32,5 +34,6 @@ pub(crate) fn listener(socket: impl AsFd) -> io::Result<Listener> {
     if outcome < 0 {
         return Err(io::Error::last_os_error());
     }
+
     Ok(Listener { pid: u32::try_from(peer.pid).ok().filter(|pid| *pid > 0), uid: peer.uid })
 }

@@ -1,5 +1,5 @@
-//! Promiscuous mode, joined through a packet socket: the kernel reverts it when the socket closes, also when the
-//! process is killed.
+//! Promiscuous mode, joined through a packet socket: the kernel reverts it when the socket closes,
+//! also when the process is killed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -45,8 +45,8 @@ pub fn join_promiscuous(ifindex: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Makes a packet socket keep an interface in promiscuous mode, besides others. The kernel ends this when the interface is
-/// removed.
+/// Makes a packet socket keep an interface in promiscuous mode, besides others. The kernel ends
+/// this when the interface is removed.
 ///
 /// # Errors
 ///

@@ -11,32 +11,38 @@ use rustix::io::Errno;
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 
-/// Runs `work` with all signals of this thread blocked, except those that a thread raises itself. Threads started meanwhile
-/// keep them blocked.
+/// Runs `work` with all signals of this thread blocked, except those that a thread raises itself.
+/// Threads started meanwhile keep them blocked.
 ///
-/// A signal to a process is delivered to any thread that does not block it: the program's handlers would run in the
-/// engine's threads, concurrently with a handler in one of the program's threads.
+/// A signal to a process is delivered to any thread that does not block it: the program's handlers
+/// would run in the engine's threads, concurrently with a handler in one of the program's threads.
 pub(crate) fn blocked<T>(work: impl FnOnce() -> T) -> T {
     let _restored = Blocked::new();
     work()
 }
 
-/// Runs a system call. If it exceeds the limit on the size of files, it fails, and the signal that would end the process
-/// (SIGXFSZ) is not delivered.
-pub(crate) fn without_file_size_signal<T>(call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+/// Runs a system call. If it exceeds the limit on the size of files, it fails, and the signal that
+/// would end the process (SIGXFSZ) is not delivered.
+pub(crate) fn without_file_size_signal<T>(
+    call: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, Errno> {
     blocked(|| {
         let outcome = call();
         if !matches!(outcome, Err(Errno::FBIG)) {
             return outcome;
         }
+
         let mut signal = MaybeUninit::uninit();
         let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the set is local, and filled before it is used; the call takes the signal if it is pending.
+
+        // SAFETY: the set is local, and filled before it is used; the call takes the signal if it
+        // is pending.
         unsafe {
             libc::sigemptyset(signal.as_mut_ptr());
             libc::sigaddset(signal.as_mut_ptr(), libc::SIGXFSZ);
             libc::sigtimedwait(signal.as_ptr(), ptr::null_mut(), &raw const no_wait);
         }
+
         outcome
     })
 }
@@ -46,15 +52,18 @@ struct Blocked(Option<libc::sigset_t>);
 
 impl Blocked {
     fn new() -> Self {
-        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: both variables are local; the first is filled before it is read, and the second before it is assumed to
-        // be initialised.
+        let mut all = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+
+        // SAFETY: both variables are local; the first is filled before it is read, and the second
+        // before it is assumed to be initialised.
         Self(unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for signal in OWN_FAULTS {
                 libc::sigdelset(all.as_mut_ptr(), signal);
             }
-            let status = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            let status =
+                libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
             (status == 0).then(|| before.assume_init())
         })
     }

@@ -14,7 +14,8 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset, XdpStatistics,
 };
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with, sockopt,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
+    sockopt,
 };
 
 use crate::kernel_ring::{Consumer, Producer, SharedRing};
@@ -31,12 +32,12 @@ const COMPLETION_RING: u64 = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
 /// `XDP_MAX_TX_SKB_BUDGET` (`linux/if_xdp.h`).
 const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 
-/// Bytes that the kernel reserves before every frame in a cell (`XDP_PACKET_HEADROOM`): a frame may be as long
-/// as a cell minus these.
+/// Bytes that the kernel reserves before every frame in a cell (`XDP_PACKET_HEADROOM`): a frame may
+/// be as long as a cell minus these.
 pub(crate) const HEADROOM_BYTES: u32 = 256;
 
-/// Time for which binding is retried: a queue stays busy for some milliseconds after its socket is closed,
-/// until the kernel's RCU callbacks have run, which takes seconds on an overloaded machine.
+/// Time for which binding is retried: a queue stays busy for some milliseconds after its socket is
+/// closed, until the kernel's RCU callbacks have run, which takes seconds on an overloaded machine.
 const BUSY_RETRY_TIME: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(160);
@@ -49,7 +50,8 @@ pub(crate) struct Descriptor {
     pub(crate) address: u64,
     /// Bytes of the packet in this cell.
     pub(crate) len: u32,
-    /// The kernel's flags: [`CONTINUED`] or 0. In a chunk's list of packets, the values of the accessors below.
+    /// The kernel's flags: [`CONTINUED`] or 0. In a chunk's list of packets, the values of the
+    /// accessors below.
     pub(crate) options: u32,
 }
 
@@ -76,7 +78,8 @@ impl Descriptor {
         (self.options >> 1) as usize
     }
 
-    /// In a chunk of the engine `packet`: a packet whose kernel header is this many bytes before it.
+    /// In a chunk of the engine `packet`: a packet whose kernel header is this many bytes before
+    /// it.
     #[inline]
     pub(crate) fn behind_header(address: u64, len: u32, distance: u32) -> Self {
         Self { address, len, options: distance }
@@ -103,29 +106,39 @@ impl XdpSocket {
     }
 
     /// Registers `bytes` of `memory` as this socket's UMEM; the kernel pins the pages.
-    pub(crate) fn register_umem(&self, memory: &Memory, bytes: usize, cell_bytes: u32) -> io::Result<()> {
+    pub(crate) fn register_umem(
+        &self,
+        memory: &Memory,
+        bytes: usize,
+        cell_bytes: u32,
+    ) -> io::Result<()> {
         assert!(bytes <= memory.bytes(), "the UMEM is larger than its memory");
         if let (Some((opener, socket)), Some(file)) = (self.0.elsewhere(), memory.handle()) {
             return opener.register_umem(socket, file, bytes as u64, cell_bytes);
         }
         let address = memory.base().as_ptr() as u64;
-        // SAFETY: the memory belongs to a pool, whose cells the kernel owns while they are posted, and which stays
-        // mapped until the socket has been closed.
+        // SAFETY: the memory belongs to a pool, whose cells the kernel owns while they are posted,
+        // and which stays mapped until the socket has been closed.
         unsafe { register_umem(self, address, bytes as u64, cell_bytes) }
     }
 
-    /// Creates the rx ring, with room for `capacity` entries (a power of two), and maps our half of it.
+    /// Creates the rx ring, with room for `capacity` entries (a power of two), and maps our half of
+    /// it.
     pub(crate) fn make_rx_ring(&self, capacity: u32) -> io::Result<Consumer<Descriptor>> {
         sockopt::set_xdp_rx_ring_size(self, capacity)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        // SAFETY: the only consumer on this ring: this function succeeds once per socket, because the kernel
-        // refuses to size a ring twice.
+        // SAFETY: the only consumer on this ring: this function succeeds once per socket, because
+        // the kernel refuses to size a ring twice.
         Ok(Consumer::new(unsafe { self.map_ring(RX_RING, &offsets.rx, capacity) }?))
     }
 
-    /// Creates an rx ring of the same size and maps it in place of `ring`, whose socket gets no packets any more: holders
-    /// of its address see the new ring from then on.
-    pub(crate) fn make_rx_ring_at(&self, capacity: u32, ring: &mut Consumer<Descriptor>) -> io::Result<()> {
+    /// Creates an rx ring of the same size and maps it in place of `ring`, whose socket gets no
+    /// packets any more: holders of its address see the new ring from then on.
+    pub(crate) fn make_rx_ring_at(
+        &self,
+        capacity: u32,
+        ring: &mut Consumer<Descriptor>,
+    ) -> io::Result<()> {
         sockopt::set_xdp_rx_ring_size(self, capacity)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
         // SAFETY: the only consumer on this ring is the one of the previous ring.
@@ -134,9 +147,13 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// Creates a fill ring in place of another in the same way, and a completion ring that is never read, because
-    /// the kernel requires both.
-    pub(crate) fn make_fill_ring_at(&self, capacity: u32, fill: &mut Producer<u64>) -> io::Result<()> {
+    /// Creates a fill ring in place of another in the same way, and a completion ring that is never
+    /// read, because the kernel requires both.
+    pub(crate) fn make_fill_ring_at(
+        &self,
+        capacity: u32,
+        fill: &mut Producer<u64>,
+    ) -> io::Result<()> {
         sockopt::set_xdp_umem_fill_ring_size(self, capacity)?;
         sockopt::set_xdp_umem_completion_ring_size(self, 1)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
@@ -148,7 +165,8 @@ impl XdpSocket {
 
     /// # Safety
     ///
-    /// At most one half may be on each ring. `before` must be the mapping of a ring of the same kind.
+    /// At most one half may be on each ring. `before` must be the mapping of a ring of the same
+    /// kind.
     unsafe fn map_ring_at<T: Copy>(
         &self,
         page_offset: u64,
@@ -158,8 +176,8 @@ impl XdpSocket {
     ) -> io::Result<()> {
         let bytes = offsets.desc as usize + capacity as usize * size_of::<T>();
         let before = before.ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: the kernel puts the parts of all rings of a kind at the same offsets, and the number of slots fits the
-        // length of the mapping, which is checked.
+        // SAFETY: the kernel puts the parts of all rings of a kind at the same offsets, and the
+        // number of slots fits the length of the mapping, which is checked.
         unsafe { Mapping::of(self, bytes, page_offset)?.take_place_of(before) }
     }
 
@@ -171,8 +189,8 @@ impl XdpSocket {
         Ok(Producer::new(unsafe { self.map_ring(TX_RING, &offsets.tx, capacity) }?))
     }
 
-    /// Creates the fill ring of this socket's UMEM and the completion ring in the same way. The kernel requires both,
-    /// even if no packets are sent.
+    /// Creates the fill ring of this socket's UMEM and the completion ring in the same way. The
+    /// kernel requires both, even if no packets are sent.
     pub(crate) fn make_fill_and_completion_rings(
         &self,
         fill_capacity: u32,
@@ -180,7 +198,9 @@ impl XdpSocket {
     ) -> io::Result<(Producer<u64>, Consumer<u64>)> {
         sockopt::set_xdp_umem_fill_ring_size(self, fill_capacity)?;
         sockopt::set_xdp_umem_completion_ring_size(self, completion_capacity)?;
+
         let offsets = sockopt::xdp_mmap_offsets(self)?;
+
         // SAFETY: the only producer and the only consumer, for the same reason.
         let (fill, completion) = unsafe {
             (
@@ -203,8 +223,9 @@ impl XdpSocket {
         let bytes = offsets.desc as usize + capacity as usize * size_of::<T>();
         let mapping = Arc::new(Mapping::of(self, bytes, page_offset)?);
         let flags = offsets.flags.ok_or(Errno::OPNOTSUPP)?;
-        // SAFETY: `Mapping::at` checked each offset, the kernel's ABI defines the types at them, and the caller
-        // guarantees that there is only one half.
+
+        // SAFETY: `Mapping::at` checked each offset, the kernel's ABI defines the types at them,
+        // and the caller guarantees that there is only one half.
         Ok(unsafe {
             SharedRing::from_parts(
                 mapping.at(offsets.producer as usize, 1),
@@ -226,12 +247,15 @@ impl XdpSocket {
         })
     }
 
-    /// Binds to receive queue `queue` of interface `ifindex`, shares the cells of `first`, which is bound, and
-    /// uses its receive mode. On the queue of `first` it also shares the fill ring; on other queues it must
-    /// have a separate one, and waits for the queue as [`bind`](Self::bind) does.
+    /// Binds to receive queue `queue` of interface `ifindex`, shares the cells of `first`, which is
+    /// bound, and uses its receive mode. On the queue of `first` it also shares the fill ring; on
+    /// other queues it must have a separate one, and waits for the queue as [`bind`](Self::bind)
+    /// does.
     pub(crate) fn bind_beside(&self, first: &Self, ifindex: u32, queue: u32) -> io::Result<()> {
         patiently(|| match (self.0.elsewhere(), first.handle()) {
-            (Some((opener, socket)), Some(first)) => opener.bind_xdp_beside(socket, first, ifindex, queue),
+            (Some((opener, socket)), Some(first)) => {
+                opener.bind_xdp_beside(socket, first, ifindex, queue)
+            }
             _ => bind_xdp_socket_beside(self, first, ifindex, queue),
         })
     }
@@ -246,13 +270,14 @@ impl XdpSocket {
         Ok(sockopt::xdp_statistics(self)?)
     }
 
-    /// In copy mode a [`kick`](Self::kick) then sends up to `frames`, at most the size of the tx ring. Kernels before
-    /// 6.17 reject this.
+    /// In copy mode a [`kick`](Self::kick) then sends up to `frames`, at most the size of the tx
+    /// ring. Kernels before 6.17 reject this.
     pub(crate) fn set_frames_per_kick(&self, frames: u32) -> io::Result<()> {
         set_option(self, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &frames)
     }
 
-    /// Makes the kernel send the frames on the tx ring: in copy mode up to 32, unless set otherwise.
+    /// Makes the kernel send the frames on the tx ring: in copy mode up to 32, unless set
+    /// otherwise.
     pub(crate) fn kick(&self) -> Result<(), Errno> {
         send(self, &[], SendFlags::DONTWAIT).map(drop)
     }
@@ -274,8 +299,8 @@ pub fn open_xdp_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Registers `bytes` of memory from `address` on as the UMEM of a socket. CAP_IPC_LOCK, unless `RLIMIT_MEMLOCK` is high
-/// enough.
+/// Registers `bytes` of memory from `address` on as the UMEM of a socket. CAP_IPC_LOCK, unless
+/// `RLIMIT_MEMLOCK` is high enough.
 ///
 /// # Errors
 ///
@@ -283,9 +308,14 @@ pub fn open_xdp_socket() -> io::Result<OwnedFd> {
 ///
 /// # Safety
 ///
-/// From now on the kernel may write to the memory at any time: this process must not use it for anything else until the
-/// socket and all others that share its UMEM are closed.
-pub unsafe fn register_umem(socket: &impl AsFd, address: u64, bytes: u64, cell_bytes: u32) -> io::Result<()> {
+/// From now on the kernel may write to the memory at any time: this process must not use it for
+/// anything else until the socket and all others that share its UMEM are closed.
+pub unsafe fn register_umem(
+    socket: &impl AsFd,
+    address: u64,
+    bytes: u64,
+    cell_bytes: u32,
+) -> io::Result<()> {
     let registration = libc::xdp_umem_reg {
         addr: address,
         len: bytes,
@@ -302,7 +332,12 @@ pub unsafe fn register_umem(socket: &impl AsFd, address: u64, bytes: u64, cell_b
 /// # Errors
 ///
 /// The kernel's; EBUSY also if the queue's last user has ended just now.
-pub fn bind_xdp_socket(socket: &impl AsFd, ifindex: u32, queue: u32, mode: BindMode) -> io::Result<()> {
+pub fn bind_xdp_socket(
+    socket: &impl AsFd,
+    ifindex: u32,
+    queue: u32,
+    mode: BindMode,
+) -> io::Result<()> {
     let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
     flags.set(SocketAddrXdpFlags::XDP_ZEROCOPY, mode.zero_copy);
     flags.set(SocketAddrXdpFlags::XDP_COPY, !mode.zero_copy);
@@ -329,15 +364,18 @@ pub fn bind_xdp_socket_beside(
 fn patiently(bind: impl Fn() -> io::Result<()>) -> io::Result<()> {
     let deadline = Instant::now() + BUSY_RETRY_TIME;
     let mut pause = BUSY_PAUSE;
+
     loop {
         match bind() {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
+            {
                 thread::sleep(pause);
             }
             outcome => return outcome,
         }
-        // In each attempt the kernel creates a table of all cells, under the lock that it also needs for
-        // releasing the previous socket.
+        // In each attempt the kernel creates a table of all cells, under the lock that it also
+        // needs for releasing the previous socket.
         pause = (pause * 2).min(BUSY_PAUSE_MAX);
     }
 }

@@ -1,11 +1,12 @@
-//! Debug builds record the place of every cell, because the kernel silently skips a bad address and fills a
-//! cell twice that was posted twice. Release builds record nothing, at no cost.
+//! Debug builds record the place of every cell, because the kernel silently skips a bad address and
+//! fills a cell twice that was posted twice. Release builds record nothing, at no cost.
 
 pub(crate) use imp::CellCheck;
 
 #[cfg(debug_assertions)]
 mod imp {
-    // The standard types, also under loom: the data are protected by other locks, which loom checks.
+    // The standard types, also under loom: the data are protected by other locks, which loom
+    // checks.
     use std::sync::atomic::{AtomicU8, Ordering};
 
     /// In a chunk, or returning from one.
@@ -17,7 +18,8 @@ mod imp {
     /// On a tx ring, or being sent, or on a completion ring.
     const SENT: u8 = 3;
 
-    /// The place of each cell of a pool. A pool may have several fill rings, each with a separate lock.
+    /// The place of each cell of a pool. A pool may have several fill rings, each with a separate
+    /// lock.
     #[derive(Debug)]
     pub(crate) struct CellCheck(Vec<AtomicU8>);
 
@@ -43,7 +45,9 @@ mod imp {
 
         /// Marks the cell as no longer posted. Returns whether it was.
         pub(crate) fn capture(&self, index: usize) -> bool {
-            self.0[index].compare_exchange(POSTED, OUT, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            self.0[index]
+                .compare_exchange(POSTED, OUT, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
         }
 
         /// The cell was taken for a new packet.

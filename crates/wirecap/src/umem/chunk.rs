@@ -48,16 +48,17 @@ pub(crate) trait Order: Any + Send + Sync + fmt::Debug {
 ///
 /// # Safety
 ///
-/// `base` must point to memory that stays mapped while the value lives, and every list of cells given to [`Chunk::new`]
-/// with this owner must describe packets inside it, each preceded by the record of the chunk's [`Stamps`]. Packets and
-/// records must not be written to until `recycle` gets the list back.
+/// `base` must point to memory that stays mapped while the value lives, and every list of cells
+/// given to [`Chunk::new`] with this owner must describe packets inside it, each preceded by the
+/// record of the chunk's [`Stamps`]. Packets and records must not be written to until `recycle`
+/// gets the list back.
 pub(crate) unsafe trait CellOwner: Send + Sync + fmt::Debug {
     /// The start of the memory that descriptors' addresses count from.
     fn base(&self) -> NonNull<u8>;
     /// Takes the cells back. Must not fail, block or allocate.
     fn recycle(&self, list: Box<CellList>);
-    /// Bytes of each cell, aligned to this size, if cells can be recycled one by one. Otherwise a list of cells is
-    /// recycled as a whole.
+    /// Bytes of each cell, aligned to this size, if cells can be recycled one by one. Otherwise a
+    /// list of cells is recycled as a whole.
     fn cell_bytes(&self) -> Option<u32> {
         None
     }
@@ -75,8 +76,8 @@ pub(crate) struct Origin {
 
 /// Up to M captured packets of one ring. Dropping a chunk recycles its cells.
 ///
-/// A chunk is owned: it may be sent to another thread, and may outlive its worker and its capture. While it is held,
-/// its cells are not available to the ring.
+/// A chunk is owned: it may be sent to another thread, and may outlive its worker and its capture.
+/// While it is held, its cells are not available to the ring.
 pub struct Chunk {
     /// None only while the chunk is being dropped.
     list: Option<Box<CellList>>,
@@ -100,8 +101,8 @@ pub(crate) struct Drained<'a> {
 /// The address of a cell that left its chunk.
 pub(crate) const GONE: u64 = u64::MAX;
 
-// SAFETY: `base` points into memory that `owner` keeps mapped and that belongs to this chunk alone (guaranteed
-// by `CellOwner`); no part is tied to a thread.
+// SAFETY: `base` points into memory that `owner` keeps mapped and that belongs to this chunk alone
+// (guaranteed by `CellOwner`); no part is tied to a thread.
 unsafe impl Send for Chunk {}
 // SAFETY: a shared chunk only permits reading its packets.
 unsafe impl Sync for Chunk {}
@@ -122,7 +123,8 @@ impl Chunk {
         sequence: u64,
         offloaded: bool,
     ) -> Self {
-        let (base, snap_len) = (owner.base(), ring.snap_len);
+        let base = owner.base();
+        let snap_len = ring.snap_len;
         #[cfg(sabotage)]
         let snap_len = if crate::sabotage::is("snap-length-ignored") { u32::MAX } else { snap_len };
         let fragmented = !list.fragmented.packets().is_empty();
@@ -144,7 +146,8 @@ impl Chunk {
         if self.fragmented { self.list().fragmented.packets() } else { &self.list().cells }
     }
 
-    /// The number of cells that waited in the ring after this chunk was captured, if the ring reported it.
+    /// The number of cells that waited in the ring after this chunk was captured, if the ring
+    /// reported it.
     pub(crate) fn left_behind(&self) -> Option<u32> {
         self.list().left_behind
     }
@@ -199,8 +202,8 @@ impl Chunk {
         self.origin.ring.interface_index
     }
 
-    /// The number of earlier chunks of this ring. Sorted by sequence number, the chunks of one ring contain its packets
-    /// in order of arrival.
+    /// The number of earlier chunks of this ring. Sorted by sequence number, the chunks of one ring
+    /// contain its packets in order of arrival.
     pub fn sequence(&self) -> u64 {
         self.origin.sequence
     }
@@ -216,8 +219,8 @@ impl Chunk {
         self.origin.ring.link_type
     }
 
-    /// Takes the cells out for sending; none the second time. The chunk is then empty. Cells whose address is set to
-    /// [`GONE`] are not recycled with it.
+    /// Takes the cells out for sending; none the second time. The chunk is then empty. Cells whose
+    /// address is set to [`GONE`] are not recycled with it.
     pub(crate) fn take_cells(&mut self) -> Drained<'_> {
         let drained = mem::replace(&mut self.drained, true);
         let list = self.list.as_mut().expect("a chunk has its list until it is dropped");
@@ -319,9 +322,9 @@ impl<'a> Packet<'a> {
 
     /// The packet's bytes, from the link-layer header on, up to the snap length.
     ///
-    /// They are in the cell in which the kernel put them, unless the packet was too long for one (see
-    /// [`fragments`](Self::fragments)). In that case the first call copies all such packets of the chunk into memory
-    /// that later chunks reuse: some 0.1 ns per byte, once.
+    /// They are in the cell in which the kernel put them, unless the packet was too long for one
+    /// (see [`fragments`](Self::fragments)). In that case the first call copies all such packets of
+    /// the chunk into memory that later chunks reuse: some 0.1 ns per byte, once.
     #[inline]
     pub fn data(&self) -> &'a [u8] {
         if self.chunk.fragmented && self.descriptor.is_continued() {
@@ -334,22 +337,23 @@ impl<'a> Packet<'a> {
     #[inline]
     fn in_its_cell(&self) -> &'a [u8] {
         let len = self.descriptor.len.min(self.chunk.snap_len) as usize;
-        // SAFETY: address and length were checked against the owner's memory when the descriptor was
-        // captured, and it is not written to until the chunk is dropped, which `'a` forbids.
+        // SAFETY: address and length were checked against the owner's memory when the descriptor
+        // was captured, and it is not written to until the chunk is dropped, which `'a` forbids.
         unsafe { slice::from_raw_parts(self.start().as_ptr(), len) }
     }
 
     #[cold]
     fn in_one_piece(&self, len: usize) -> &'a [u8] {
         let fragmented = |packet: &Packet<'_>| packet.descriptor.is_continued();
-        let fragments = || self.chunk.iter().filter(fragmented).flat_map(|packet| packet.fragments());
+        let fragments =
+            || self.chunk.iter().filter(fragmented).flat_map(|packet| packet.fragments());
         self.chunk.list().fragmented.in_one_piece(self.descriptor, len, |bytes| {
             fragments().for_each(|fragment| bytes.extend_from_slice(fragment));
         })
     }
 
-    /// The packet's bytes in the pieces in which they are in the cells, up to the snap length: one piece, unless the
-    /// packet was too long for a cell. Nothing is copied.
+    /// The packet's bytes in the pieces in which they are in the cells, up to the snap length: one
+    /// piece, unless the packet was too long for a cell. Nothing is copied.
     pub fn fragments(&self) -> Fragments<'a> {
         let cells = if self.chunk.fragmented {
             let list = self.chunk.list();
@@ -364,11 +368,12 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The packet's length on the wire, in bytes; more than the length of [`data`](Self::data) if the snap length cut
-    /// it.
+    /// The packet's length on the wire, in bytes; more than the length of [`data`](Self::data) if
+    /// the snap length cut it.
     #[inline]
     pub fn wire_len(&self) -> u32 {
-        let (len, header_distance) = (self.descriptor.len, self.descriptor.header_distance());
+        let len = self.descriptor.len;
+        let header_distance = self.descriptor.header_distance();
         // SAFETY: the packet is unchanged since it was captured, and is not written to.
         unsafe { self.chunk.origin.stamps.wire_len_of(self.start(), len, header_distance) }
     }
@@ -377,7 +382,9 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn queue(&self) -> Option<u32> {
         match self.chunk.origin.stamps {
-            Stamps::InFile => Some(self.file_record().queue).filter(|queue| *queue != FileRecord::NO_QUEUE),
+            Stamps::InFile => {
+                Some(self.file_record().queue).filter(|queue| *queue != FileRecord::NO_QUEUE)
+            }
             Stamps::Header { by_queue: false, .. } => None,
             Stamps::Header { .. }
             | Stamps::None
@@ -394,14 +401,17 @@ impl<'a> Packet<'a> {
             Stamps::Header { .. } => unsafe {
                 records::packet_type(self.header(), self.descriptor.header_distance())
             },
-            Stamps::None | Stamps::Tai { .. } | Stamps::Device | Stamps::AtCapture(_) | Stamps::InFile => {
-                None
-            }
+            Stamps::None
+            | Stamps::Tai { .. }
+            | Stamps::Device
+            | Stamps::AtCapture(_)
+            | Stamps::InFile => None,
         }
     }
 
     /// The packet's interface in a capture of [all interfaces](crate::Source::any): its index in
-    /// [`Capture::seen_interfaces`](crate::Capture::seen_interfaces). `None` if the capture named the interface.
+    /// [`Capture::seen_interfaces`](crate::Capture::seen_interfaces). `None` if the capture named
+    /// the interface.
     #[inline]
     pub fn seen_interface(&self) -> Option<usize> {
         let is_numbered = matches!(self.chunk.origin.stamps, Stamps::Header { numbered: true, .. });
@@ -412,20 +422,23 @@ impl<'a> Packet<'a> {
         Some(unsafe { records::ifindex(self.header()) } as usize)
     }
 
-    /// The VLAN tag that the kernel had removed and that was put back into the packet's bytes. The kernel's own filters
-    /// see the packet without it.
+    /// The VLAN tag that the kernel had removed and that was put back into the packet's bytes. The
+    /// kernel's own filters see the packet without it.
     pub fn tag_put_back(&self) -> Option<VlanTag> {
         match self.chunk.origin.stamps {
             // SAFETY: as in `wire_len`.
             Stamps::Header { .. } => unsafe { records::tag_put_back(self.header()) },
-            Stamps::None | Stamps::Tai { .. } | Stamps::Device | Stamps::AtCapture(_) | Stamps::InFile => {
-                None
-            }
+            Stamps::None
+            | Stamps::Tai { .. }
+            | Stamps::Device
+            | Stamps::AtCapture(_)
+            | Stamps::InFile => None,
         }
     }
 
     fn file_record(&self) -> FileRecord {
-        // SAFETY: packets of a file follow their records, which belong to the chunk like the packets.
+        // SAFETY: packets of a file follow their records, which belong to the chunk like the
+        // packets.
         unsafe { FileRecord::before(self.start()) }
     }
 

@@ -1,4 +1,5 @@
-//! The completion ring of one queue: the kernel puts cells there when it has sent them, regardless of their owner.
+//! The completion ring of one queue: the kernel puts cells there when it has sent them, regardless
+//! of their owner.
 
 use crate::kernel_ring::{Consumer, Gauge};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock, try_lock};
@@ -29,18 +30,20 @@ struct Side {
 impl CompletionRing {
     /// A new completion ring.
     pub(crate) fn new(ring: Consumer<u64>) -> Self {
-        let (filled, in_flight) = (ring.gauge(), AtomicU64::new(0));
+        let filled = ring.gauge();
+        let in_flight = AtomicU64::new(0);
         let side = Side { ring: Some(ring), addresses: Vec::with_capacity(COMPLETIONS_AT_ONCE) };
         Self { filled, in_flight, side: Mutex::new(side) }
     }
 
-    /// Announces cells that are about to be put on the tx ring, because the kernel may complete them at once.
+    /// Announces cells that are about to be put on the tx ring, because the kernel may complete
+    /// them at once.
     pub(crate) fn expect(&self, cells: usize) {
         self.in_flight.fetch_add(cells as u64, Ordering::Relaxed);
     }
 
-    /// Returns completed cells to their owners, until there are none or another thread is doing so. `false` if the
-    /// kernel completed a cell that it did not have.
+    /// Returns completed cells to their owners, until there are none or another thread is doing so.
+    /// `false` if the kernel completed a cell that it did not have.
     pub(crate) fn collect(&self, owners: &Owners) -> bool {
         self.filled.filled() == 0 || self.collect_some(owners)
     }
@@ -51,23 +54,29 @@ impl CompletionRing {
             let Some(mut side) = try_lock(&self.side) else { return true };
             let Side { ring: Some(ring), addresses } = &mut *side else { return true };
             addresses.clear();
+
             let Ok(count) = ring.take_into(addresses, COMPLETIONS_AT_ONCE) else { return false };
             ring.release();
+
             if count == 0 {
                 return true;
             }
+
             let in_flight = self.in_flight.load(Ordering::Relaxed);
             if count as u64 > in_flight {
                 return false;
             }
+
             self.in_flight.fetch_sub(count as u64, Ordering::Relaxed);
             let mut kept = 0;
+
             for &address in &*addresses {
                 if owners.pool().complete(address) {
                     cells[kept] = Descriptor { address, ..Descriptor::default() };
                     kept += 1;
                 }
             }
+
             drop(side);
             owners.give_back(&cells[..kept]);
         }

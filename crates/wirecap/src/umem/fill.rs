@@ -1,9 +1,10 @@
 //! Recycling: free cells are posted on the fill ring, and the kernel fills them again.
 //!
-//! A thread that drops a chunk posts its cells at once if it gets the lock of the fill ring, which is nearly always
-//! free. The cells are then still in that core's cache. Otherwise the list of cells goes into the recycle queue, and
-//! the holder of the lock, or the next capture, posts it. Recycling never waits. If not all cells are posted, the
-//! others are kept on a stack beside the fill ring ([`Supply`]).
+//! A thread that drops a chunk posts its cells at once if it gets the lock of the fill ring, which
+//! is nearly always free. The cells are then still in that core's cache. Otherwise the list of
+//! cells goes into the recycle queue, and the holder of the lock, or the next capture, posts it.
+//! Recycling never waits. If not all cells are posted, the others are kept on a stack beside the
+//! fill ring ([`Supply`]).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -45,8 +46,8 @@ pub(crate) trait Kernel: Send + Sync + fmt::Debug {
 /// Packets that reached a socket and were not put on its rx ring, since the socket was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct KernelDrops {
-    /// For lack of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets). 0 with zero-copy,
-    /// for which the kernel counts none.
+    /// For lack of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets).
+    /// 0 with zero-copy, for which the kernel counts none.
     pub(crate) no_cell: u64,
     /// For lack of room on the rx ring (`rx_ring_full`).
     pub(crate) ring_full: u64,
@@ -83,12 +84,15 @@ struct FillSide {
     /// How the ring broke.
     broken: Option<BrokenRing>,
     /// Lists without cells, each with room for a whole chunk.
-    #[expect(clippy::vec_box, reason = "a list keeps its place in memory, which the recycle queue links")]
+    #[expect(
+        clippy::vec_box,
+        reason = "a list keeps its place in memory, which the recycle queue links"
+    )]
     spares: Vec<Box<CellList>>,
     /// Lists with room for a whole chunk that are in use.
     lists_out: usize,
-    /// The addresses of free cells that are not posted, the latest last. It has room for the whole pool if not
-    /// all cells are posted.
+    /// The addresses of free cells that are not posted, the latest last. It has room for the whole
+    /// pool if not all cells are posted.
     idle: Vec<u64>,
     /// Total number of cells that have returned.
     returned: u64,
@@ -116,8 +120,10 @@ impl FillRing {
     ) -> Result<Self, BrokenRing> {
         let room = if supply.posts_all() { 0 } else { pool.geometry().cells() as usize };
         let port = Some(Port { ring, kernel });
-        let (spares, idle) = (Vec::new(), Vec::with_capacity(room));
+        let spares = Vec::new();
+        let idle = Vec::with_capacity(room);
         let starvation = Starvation::default();
+
         let side = FillSide {
             port,
             broken: None,
@@ -129,17 +135,21 @@ impl FillRing {
             starvation,
             served: Vec::new(),
         };
-        let (side, recycled) = (Mutex::new(side), RecycleQueue::new());
+        let side = Mutex::new(side);
+        let recycled = RecycleQueue::new();
         let fill_ring = Self { pool, supply, side, recycled };
         let cell = |address| Descriptor { address, ..Descriptor::default() };
         let cells: Vec<Descriptor> = cells.into_iter().map(cell).collect();
         let mut side = lock(&fill_ring.side);
         side.place(&fill_ring, &cells);
+
         if let Some(broken) = side.broken {
             return Err(broken);
         }
+
         side.begin_to_starve();
         drop(side);
+
         Ok(fill_ring)
     }
 
@@ -169,8 +179,8 @@ impl FillRing {
         self.supply.posts_all()
     }
 
-    /// The places of this ring's cells, at most `capacity`. `waiting` cells are on the rx ring, and `taken` is the total
-    /// number taken from it.
+    /// The places of this ring's cells, at most `capacity`. `waiting` cells are on the rx ring, and
+    /// `taken` is the total number taken from it.
     pub(crate) fn cells(&self, capacity: u32, waiting: u32, taken: u64) -> Cells {
         let mut side = lock(&self.side);
         let captured = taken.saturating_sub(side.returned).min(capacity.into()) as u32;
@@ -216,21 +226,24 @@ impl FillRing {
             }
             list
         };
+
         match try_lock(&self.side) {
             Some(mut side) => side.take_back(self, list),
             None => self.recycled.push(list),
         }
-        // Either we held the lock, and others may have queued lists meanwhile; or we queued ours, and the holder may
-        // have checked the queue before. Both cases end with a thread that finds the queue empty, or the lock held by a
-        // thread that will check the queue afterwards.
+
+        // Either we held the lock, and others may have queued lists meanwhile; or we queued ours,
+        // and the holder may have checked the queue before. Both cases end with a thread that finds
+        // the queue empty, or the lock held by a thread that will check the queue afterwards.
         self.flush_if_free();
     }
 
     /// Posts the cells in the recycle queue, unless another thread does so.
     pub(crate) fn flush_if_free(&self) {
         loop {
-            // Between our push and our try at the lock, and between our unlocking and our look at the
-            // queue: with a full fence in both places, one of two racing threads sees the other.
+            // Between our push and our try at the lock, and between our unlocking and our look at
+            // the queue: with a full fence in both places, one of two racing threads sees the
+            // other.
             fence(Ordering::SeqCst);
             if self.recycled.is_empty() {
                 return;
@@ -240,11 +253,12 @@ impl FillRing {
         }
     }
 
-    /// An empty list with room for a chunk of `cells` cells, after posting the cells in the recycle queue.
+    /// An empty list with room for a chunk of `cells` cells, after posting the cells in the recycle
+    /// queue.
     ///
-    /// At most R lists with room for a whole chunk (M) are kept and reused. If more are needed, because many
-    /// partly filled chunks are held, lists are allocated in the exact size, so the memory for lists stays
-    /// proportional to the pool.
+    /// At most R lists with room for a whole chunk (M) are kept and reused. If more are needed,
+    /// because many partly filled chunks are held, lists are allocated in the exact size, so the
+    /// memory for lists stays proportional to the pool.
     ///
     /// # Errors
     ///
@@ -253,9 +267,11 @@ impl FillRing {
         let mut side = lock(&self.side);
         side.flush(self);
         side.top_up(self);
+
         if let Some(broken) = side.broken {
             return Err(broken);
         }
+
         let geometry = self.pool.geometry();
         let list = side.spares.pop().unwrap_or_else(|| {
             let whole = side.lists_out < geometry.chunks as usize;
@@ -267,19 +283,22 @@ impl FillRing {
             let coming = side.lists_out;
             side.spares.reserve(coming);
         }
+
         drop(side);
         self.flush_if_free();
+
         Ok(list)
     }
 
-    /// Records that the kernel delivered these cells, which belong to complete packets. Debug builds remove
-    /// packets with cells that the kernel did not have, and return their number.
+    /// Records that the kernel delivered these cells, which belong to complete packets. Debug
+    /// builds remove packets with cells that the kernel did not have, and return their number.
     pub(crate) fn captured(&self, list: &mut CellList) -> u64 {
         if !CellCheck::ENABLED {
             return 0;
         }
         let pool = &self.pool;
-        let refused = refuse(&mut list.cells, |cell, _| !pool.check().capture(pool.index_of(cell.address)));
+        let refused =
+            refuse(&mut list.cells, |cell, _| !pool.check().capture(pool.index_of(cell.address)));
         lock(&self.side).bring_back(self, &refused.good);
         self.flush_if_free();
         refused.packets
@@ -324,12 +343,13 @@ impl FillRing {
 }
 
 impl FillRing {
-    /// Continues with `kernel` after an interface was removed. `remake` maps its rings in place of the old ones, and all
-    /// posted cells are posted again. `waiting` cells are on the rx rings, and `taken` is the total number taken from
-    /// them.
+    /// Continues with `kernel` after an interface was removed. `remake` maps its rings in place of
+    /// the old ones, and all posted cells are posted again. `waiting` cells are on the rx rings,
+    /// and `taken` is the total number taken from them.
     ///
-    /// The kernel does not report which cells it had taken from the fill ring and not filled. They are the cells
-    /// that are in no other place, which is known when all outstanding cells have returned.
+    /// The kernel does not report which cells it had taken from the fill ring and not filled. They
+    /// are the cells that are in no other place, which is known when all outstanding cells have
+    /// returned.
     pub(crate) fn move_to(
         &self,
         kernel: Arc<dyn Kernel>,
@@ -340,16 +360,19 @@ impl FillRing {
         let mut guard = lock(&self.side);
         guard.flush(self);
         guard.look_for_starvation();
+
         let side = &mut *guard;
         let Some(port) = &mut side.port else { return Err(io::ErrorKind::NotConnected.into()) };
         let mut left = Vec::new();
         port.ring.not_taken(&mut left).map_err(|broken| io::Error::other(broken.to_string()))?;
         remake(&mut port.ring)?;
         port.kernel = kernel;
+
         let mask = self.pool.cell_mask();
         let here = left.iter().chain(&side.idle).chain(waiting).map(|address| address & mask);
         let mut nowhere: HashSet<u64> = self.pool.cell_addresses().collect();
         here.for_each(|address| _ = nowhere.remove(&address));
+
         let out = taken.saturating_sub(side.returned) as usize;
         let kept = nowhere.len().saturating_sub(out);
         side.missing = (kept > 0).then_some(Missing { cells: nowhere, kept });
@@ -358,6 +381,7 @@ impl FillRing {
         side.begin_to_starve();
         drop(guard);
         self.flush_if_free();
+
         Ok(())
     }
 }
@@ -431,7 +455,8 @@ impl FillSide {
     fn take_back(&mut self, fill_ring: &FillRing, mut list: Box<CellList>) {
         self.bring_back(fill_ring, &list.cells);
         let chunk_cells = fill_ring.pool.geometry().chunk_cells as usize;
-        // Lists of separately kept packets may be as large; there is room for the lists that were handed out.
+        // Lists of separately kept packets may be as large; there is room for the lists that were
+        // handed out.
         if list.cells.capacity() >= chunk_cells && self.spares.len() < self.spares.capacity() {
             list.clear();
             self.lists_out = self.lists_out.saturating_sub(1);
@@ -456,14 +481,19 @@ impl FillSide {
         if cells.is_empty() {
             return;
         }
-        let (pool, supply) = (&fill_ring.pool, &fill_ring.supply);
+
+        let pool = &fill_ring.pool;
+        let supply = &fill_ring.supply;
         let mask = pool.cell_mask();
+
         if supply.posts_all() {
             return self.post(pool, cells, |cell| cell.address & mask);
         }
+
         let wanted = self.wanted(supply) as usize;
         let (posted, others) = cells.split_at(wanted.min(cells.len()));
         self.post(pool, posted, |cell| cell.address & mask);
+
         // There is room for all cells; one too many is a duplicate.
         let room = self.idle.capacity() - self.idle.len();
         self.idle.extend(others.iter().map(|cell| cell.address & mask).take(room));
@@ -508,7 +538,8 @@ impl FillSide {
 
     /// Gives cells beyond its own share to the stock.
     fn give_up_excess(&mut self, fill_ring: &FillRing) {
-        // While fewer cells than required are posted, none are idle here, so cells of the stock are added.
+        // While fewer cells than required are posted, none are idle here, so cells of the stock are
+        // added.
         if let Some(stock) = &fill_ring.supply.stock
             && self.idle.len() > fill_ring.supply.kept_idle()
         {
@@ -535,8 +566,8 @@ impl FillSide {
 
 impl Port {
     fn post<T>(&mut self, cells: &[T], address: impl Fn(&T) -> u64) -> Result<(), BrokenRing> {
-        // There is room for every required cell. A cell that does not fit lost its slot to a cell that was returned
-        // twice.
+        // There is room for every required cell. A cell that does not fit lost its slot to a cell
+        // that was returned twice.
         self.ring.push_slice(cells, address)?;
         self.ring.submit();
         if self.ring.needs_wakeup() {
@@ -577,21 +608,30 @@ mod model {
         }
     }
 
-    /// A pool of `cells` chunks of one cell each, the kernel's half of the fill ring, and all cells, captured.
+    /// A pool of `cells` chunks of one cell each, the kernel's half of the fill ring, and all
+    /// cells, captured.
     fn all_captured(cells: u32) -> (Arc<FillRing>, Consumer<u64>, Vec<Box<CellList>>) {
         all_captured_of(cells, None)
     }
 
-    fn all_captured_of(cells: u32, warm: Option<u32>) -> (Arc<FillRing>, Consumer<u64>, Vec<Box<CellList>>) {
-        let pool = Arc::new(Pool::on_heap(Geometry { chunk_cells: 1, chunks: cells, cell_bytes: 64 }));
+    fn all_captured_of(
+        cells: u32,
+        warm: Option<u32>,
+    ) -> (Arc<FillRing>, Consumer<u64>, Vec<Box<CellList>>) {
+        let pool =
+            Arc::new(Pool::on_heap(Geometry { chunk_cells: 1, chunks: cells, cell_bytes: 64 }));
         let (producer, mut kernel) = HeapRing::pair(cells.next_power_of_two(), 0);
-        let (addresses, supply) = (pool.cell_addresses(), Supply::of(cells, warm));
-        let fill_ring = FillRing::new(pool, addresses, supply, producer, Arc::new(AwakeKernel)).unwrap();
+        let addresses = pool.cell_addresses();
+        let supply = Supply::of(cells, warm);
+        let fill_ring =
+            FillRing::new(pool, addresses, supply, producer, Arc::new(AwakeKernel)).unwrap();
         let mut addresses = Vec::new();
+
         while addresses.len() < cells as usize {
             addresses.append(&mut posted(&mut kernel));
             fill_ring.tend();
         }
+
         let lists = addresses.into_iter().map(|address| {
             let mut list = fill_ring.empty_list(1).unwrap();
             list.cells.push(Descriptor { address, ..Descriptor::default() });
@@ -621,7 +661,8 @@ mod model {
         lists.into_iter().map(recycle).collect()
     }
 
-    /// Two threads drop chunks while a third captures: in the end every cell is posted exactly once.
+    /// Two threads drop chunks while a third captures: in the end every cell is posted exactly
+    /// once.
     #[test]
     fn no_cell_is_left_behind_or_posted_twice() {
         model(|| {
@@ -635,8 +676,8 @@ mod model {
         });
     }
 
-    /// Two threads drop chunks while the keeper runs: every cell is posted or idle exactly once, and the
-    /// required number is posted.
+    /// Two threads drop chunks while the keeper runs: every cell is posted or idle exactly once,
+    /// and the required number is posted.
     #[test]
     fn no_cell_is_lost_between_droppers_and_the_keeper() {
         model(|| {

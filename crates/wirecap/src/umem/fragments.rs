@@ -1,9 +1,9 @@
-//! Packets of several cells (multi-buffer, `networking/af_xdp.rst`): a frame longer than a cell arrives as a run of
-//! descriptors; all but the last have the flag that the packet continues.
+//! Packets of several cells (multi-buffer, `networking/af_xdp.rst`): a frame longer than a cell
+//! arrives as a run of descriptors; all but the last have the flag that the packet continues.
 //!
-//! Such packets stay where the kernel put them. When a caller needs one in one piece, it and all others of its chunk
-//! are copied, into memory that circulates with the chunks' lists of cells, so nothing is allocated once enough lists
-//! have some.
+//! Such packets stay where the kernel put them. When a caller needs one in one piece, it and all
+//! others of its chunk are copied, into memory that circulates with the chunks' lists of cells, so
+//! nothing is allocated once enough lists have some.
 
 use std::mem;
 use std::ops::Range;
@@ -33,8 +33,8 @@ pub(crate) struct Refused {
     pub(crate) bad: Vec<Descriptor>,
 }
 
-/// Takes every packet with a bad cell out of `cells`, which contain complete packets. `is_bad` gets each cell,
-/// and whether a packet begins in it.
+/// Takes every packet with a bad cell out of `cells`, which contain complete packets. `is_bad` gets
+/// each cell, and whether a packet begins in it.
 pub(crate) fn refuse(
     cells: &mut Vec<Descriptor>,
     mut is_bad: impl FnMut(&Descriptor, bool) -> bool,
@@ -42,37 +42,44 @@ pub(crate) fn refuse(
     let mut refused = Refused::default();
     let mut kept = 0;
     let mut begin = 0;
+
     while begin < cells.len() {
         let end = begin + 1 + cells[begin..].iter().take_while(|cell| cell.is_continued()).count();
         let mut is_whole = true;
+
         for (index, cell) in cells[begin..end].iter().enumerate() {
             if !is_bad(cell, index == 0) {
                 refused.good.extend((!is_whole).then_some(cell));
                 continue;
             }
+
             if is_whole {
                 refused.packets += 1;
                 refused.good.extend_from_slice(&cells[begin..begin + index]);
             }
+
             is_whole = false;
             refused.bad.push(*cell);
         }
+
         if is_whole {
             cells.copy_within(begin..end, kept);
             kept += end - begin;
         }
+
         begin = end;
     }
+
     cells.truncate(kept);
     refused
 }
 
-/// Information about the packets in a list of cells if some packets have several cells. Empty if each cell is a
-/// packet, which is nearly always the case.
+/// Information about the packets in a list of cells if some packets have several cells. Empty if
+/// each cell is a packet, which is nearly always the case.
 #[derive(Debug, Default)]
 pub(crate) struct Fragmented {
-    /// The packets, each described by its first cell's address and the length of the whole. Packets that must
-    /// be assembled have the number of their [chain](Descriptor::chain).
+    /// The packets, each described by its first cell's address and the length of the whole. Packets
+    /// that must be assembled have the number of their [chain](Descriptor::chain).
     packets: Vec<Descriptor>,
     chains: Vec<Chain>,
     assembly: Assembly,
@@ -98,20 +105,23 @@ impl Fragmented {
         &self.packets
     }
 
-    /// Finds the packets in `cells`, all of them complete. A packet whose first `snap_len` bytes are in its
-    /// first cell need not be assembled.
+    /// Finds the packets in `cells`, all of them complete. A packet whose first `snap_len` bytes
+    /// are in its first cell need not be assembled.
     pub(crate) fn find(&mut self, cells: &[Descriptor], snap_len: u32) {
         let mut start = 0;
         let mut begin = 0;
+
         for packet in cells.split_inclusive(|cell| !cell.is_continued()) {
             let first = packet[0];
             let len: u32 = packet.iter().map(|cell| cell.len).sum();
             let mut whole = Descriptor { address: first.address, len, options: 0 };
+
             if first.len < len.min(snap_len) {
                 whole = Descriptor::of_chain(first.address, len, self.chains.len());
                 self.chains.push(Chain { cells: begin..begin + packet.len(), start });
                 start += len.min(snap_len) as usize;
             }
+
             self.packets.push(whole);
             begin += packet.len();
         }
@@ -127,15 +137,19 @@ impl Fragmented {
     }
 
     /// The cells of `packet`, one of [`packets`](Self::packets) in `cells`.
-    pub(crate) fn cells_of<'a>(&self, packet: &'a Descriptor, cells: &'a [Descriptor]) -> &'a [Descriptor] {
+    pub(crate) fn cells_of<'a>(
+        &self,
+        packet: &'a Descriptor,
+        cells: &'a [Descriptor],
+    ) -> &'a [Descriptor] {
         if !packet.is_continued() {
             return slice::from_ref(packet);
         }
         &cells[self.chain(packet).cells.clone()]
     }
 
-    /// The first `len` bytes of `packet`, which has several cells, in one piece. `fill` appends these bytes of
-    /// all such packets, in their order; it is called once per chunk.
+    /// The first `len` bytes of `packet`, which has several cells, in one piece. `fill` appends
+    /// these bytes of all such packets, in their order; it is called once per chunk.
     pub(crate) fn in_one_piece(
         &self,
         packet: &Descriptor,
@@ -149,6 +163,7 @@ impl Fragmented {
             fill(&mut bytes);
             bytes
         });
+
         let start = self.chain(packet).start;
         &filled[start..start + len]
     }
@@ -203,14 +218,18 @@ mod tests {
     fn packets_are_found_with_their_cells_and_their_pieces_put_together_once() {
         let cells = cells(&[10, -40, -40, 5, 20, -40, 8]);
         let mut fragmented = Fragmented::default();
+
         for _ in 0..2 {
             fragmented.find(&cells, 60);
             let packets = fragmented.packets();
             assert_eq!(lens(packets), [10, 85, 20, 48]);
+
             let cells_of: Vec<_> =
                 packets.iter().map(|packet| lens(fragmented.cells_of(packet, &cells))).collect();
             assert_eq!(cells_of, [vec![10], vec![40, 40, 5], vec![20], vec![40, 8]]);
-            let fill = |bytes: &mut Vec<u8>| bytes.extend((0..108).map(|n| if n < 60 { 1 } else { 3 }));
+
+            let fill =
+                |bytes: &mut Vec<u8>| bytes.extend((0..108).map(|n| if n < 60 { 1 } else { 3 }));
             assert_eq!(fragmented.in_one_piece(&packets[3], 48, fill), [3; 48]);
             assert_eq!(fragmented.in_one_piece(&packets[1], 60, |_| panic!("twice")), [1; 60]);
             fragmented.clear();

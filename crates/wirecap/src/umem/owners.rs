@@ -1,5 +1,5 @@
-//! The owners of the cells of a forwarding capture: each ring has a part of the common pool, and the rest is for new
-//! packets.
+//! The owners of the cells of a forwarding capture: each ring has a part of the common pool, and
+//! the rest is for new packets.
 
 use std::sync::Arc;
 
@@ -23,9 +23,14 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Each of `rings` gets the next `ring_cells` cells of `pool`. New packets have `headroom` bytes before
-    /// them.
-    pub(crate) fn new(pool: Arc<Pool>, headroom: u32, ring_cells: u32, rings: Vec<Arc<FillRing>>) -> Self {
+    /// Each of `rings` gets the next `ring_cells` cells of `pool`. New packets have `headroom`
+    /// bytes before them.
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        headroom: u32,
+        ring_cells: u32,
+        rings: Vec<Arc<FillRing>>,
+    ) -> Self {
         let taken = ring_cells as usize * rings.len();
         let new: Vec<u64> = pool.cell_addresses().skip(taken).collect();
         let ring_bytes = u64::from(ring_cells) * u64::from(pool.geometry().cell_bytes);
@@ -54,6 +59,7 @@ impl Owners {
             let owner = (first.address / self.ring_bytes) as usize;
             let start = owner as u64 * self.ring_bytes;
             let is_there = |cell: &&Descriptor| cell.address.wrapping_sub(start) < self.ring_bytes;
+
             match self.rings.get(owner) {
                 Some(ring) => {
                     let (here, others) = rest.split_at(rest.iter().take_while(is_there).count());

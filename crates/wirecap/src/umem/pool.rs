@@ -106,15 +106,17 @@ impl Pool {
         if !self.holds(cell, 0) {
             return &[];
         }
-        // SAFETY: they are in the pool, and the thread that put the cell on a tx ring does not access it until it returns.
+        // SAFETY: they are in the pool, and the thread that put the cell on a tx ring does not
+        // access it until it returns.
         unsafe {
             let start = self.memory.base().add(cell.address as usize);
             std::slice::from_raw_parts(start.as_ptr(), cell.len as usize)
         }
     }
 
-    /// Prefetches the bytes of `cells` into this core's cache. A thread that reads cells one by one waits for each cell
-    /// that another core received or that is in no cache; the prefetches run in parallel.
+    /// Prefetches the bytes of `cells` into this core's cache. A thread that reads cells one by one
+    /// waits for each cell that another core received or that is in no cache; the prefetches run in
+    /// parallel.
     pub(crate) fn fetch(&self, cells: &[Descriptor]) {
         for cell in cells {
             let end = cell.address + u64::from(cell.len);
@@ -129,8 +131,8 @@ impl Pool {
         (address / u64::from(self.geometry.cell_bytes)) as usize
     }
 
-    /// Whether the kernel, which reports that it has sent the packet at `address`, had that cell to send; only debug
-    /// builds know.
+    /// Whether the kernel, which reports that it has sent the packet at `address`, had that cell to
+    /// send; only debug builds know.
     pub(crate) fn complete(&self, address: u64) -> bool {
         self.contains(address) && self.check.complete(self.index_of(address))
     }
@@ -140,8 +142,8 @@ impl Pool {
         address < self.geometry.pool_bytes() as u64
     }
 
-    /// Whether a descriptor from the kernel is valid for a packet or one cell of it: inside the pool, within
-    /// one cell, and with `room` bytes before it.
+    /// Whether a descriptor from the kernel is valid for a packet or one cell of it: inside the
+    /// pool, within one cell, and with `room` bytes before it.
     pub(crate) fn holds(&self, descriptor: &Descriptor, room: u32) -> bool {
         let offset = descriptor.address & u64::from(self.geometry.cell_bytes - 1);
         let end = offset + u64::from(descriptor.len);
@@ -150,28 +152,36 @@ impl Pool {
             && offset >= u64::from(room)
     }
 
-    /// The bytes of `cells` if the pool [`holds`](Self::holds) each of them, and each is a packet by
-    /// itself, without options; `None` also if one has no bytes.
+    /// The bytes of `cells` if the pool [`holds`](Self::holds) each of them, and each is a packet
+    /// by itself, without options; `None` also if one has no bytes.
     ///
-    /// The same as checking one by one, in half of the instructions: it has no branches or comparisons, so the
-    /// compiler can vectorise it.
+    /// The same as checking one by one, in half of the instructions: it has no branches or
+    /// comparisons, so the compiler can vectorise it.
     pub(crate) fn bytes_of_plain(&self, cells: &[Descriptor], room: u32) -> Option<u64> {
-        let (mut spread, mut signs, mut seen, mut bytes) = (0, 0, 0, 0_u64);
+        let mut spread = 0;
+        let mut signs = 0;
+        let mut seen = 0;
+        let mut bytes = 0_u64;
+
         for &Descriptor { address, len, options } in cells {
             let len_and_options = u64::from(len) | u64::from(options) << 32;
             let start = address.wrapping_sub(room.into());
-            // The bits in which the first byte of the room and the last byte of the packet differ: if both are
-            // in one cell, none above those of a cell's size. Options look like a longer length.
+
+            // The bits in which the first byte of the room and the last byte of the packet differ:
+            // if both are in one cell, none above those of a cell's size. Options look like a
+            // longer length.
             let last = len_and_options.wrapping_sub(1);
             spread |= start ^ address.wrapping_add(last);
-            // The top bit is set if the room begins before the pool, by an empty packet, which has no last
-            // byte, and by the highest option.
+
+            // The top bit is set if the room begins before the pool, by an empty packet, which has
+            // no last byte, and by the highest option.
             signs |= start | last;
             seen |= address;
             bytes = bytes.wrapping_add(len_and_options);
         }
-        // No address exceeds the bitwise OR of all of them. That is in the pool as well, unless the pool's size
-        // is not a power of two.
+
+        // No address exceeds the bitwise OR of all of them. That is in the pool as well, unless the
+        // pool's size is not a power of two.
         let in_pool = self.contains(seen) || cells.iter().all(|cell| self.contains(cell.address));
         let in_cells = spread < u64::from(self.geometry.cell_bytes) && signs >> 63 == 0;
         (in_pool && in_cells).then_some(bytes)
@@ -192,11 +202,13 @@ mod tests {
         let lens = [0, 1, 1792, 1793, 2040, 2041, 2048, 2049, 1 << 31, u32::MAX];
         let options = [0, 1, 2, 1 << 30, 1 << 31, u32::MAX];
         let good = Descriptor { address: 256, len: 60, options: 0 };
+
         for address in addresses {
             for len in lens {
                 for options in options {
                     let cell = Descriptor { address, len, options };
-                    let expected = (options == 0 && pool.holds(&cell, 8)).then(|| u64::from(len) + 60);
+                    let expected =
+                        (options == 0 && pool.holds(&cell, 8)).then(|| u64::from(len) + 60);
                     for cells in [[good, cell], [cell, good]] {
                         let quick = pool.bytes_of_plain(&cells, 8);
                         assert_eq!(quick, expected.filter(|_| len > 0), "{cell:?}");

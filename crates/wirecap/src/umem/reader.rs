@@ -1,5 +1,6 @@
-//! Cells read in place, for the only reader of a ring; like [`packet::reader`](crate::packet::reader) for blocks, and for the
-//! same reason: a chunk may outlive its capture and move to another thread. A reader that needs neither, and wakes up for a
+//! Cells read in place, for the only reader of a ring; like
+//! [`packet::reader`](crate::packet::reader) for blocks, and for the same reason: a chunk may
+//! outlive its capture and move to another thread. A reader that needs neither, and wakes up for a
 //! few packets, would pay for this with cold code and data at each wake-up.
 
 #![allow(unsafe_code)]
@@ -24,8 +25,8 @@ pub enum NextBlock {
     Chunks,
 }
 
-/// Reads the cells of the only ring of a capture in place, up to M at a time, together with the ring's worker, which
-/// makes chunks of the packets that this reader leaves.
+/// Reads the cells of the only ring of a capture in place, up to M at a time, together with the
+/// ring's worker, which makes chunks of the packets that this reader leaves.
 #[derive(Debug)]
 pub struct CellReader {
     ring: Arc<RxRing>,
@@ -41,7 +42,12 @@ impl CellReader {
         // One entry more than a chunk has, for prefetching.
         let room = ring.chunk_cells() as usize + heads::PACKETS_AHEAD;
         let list = CellList::with_capacity(room);
-        ring.posts_all().then(|| Self { ring, list, ahead_of_utc_nanos: 0, grouping: Grouping::default() })
+        ring.posts_all().then(|| Self {
+            ring,
+            list,
+            ahead_of_utc_nanos: 0,
+            grouping: Grouping::default(),
+        })
     }
 
     /// Takes the next packets, if some wait. The reader loses the rest of the current ones;
@@ -71,17 +77,21 @@ impl CellReader {
         self.list.cells.is_empty()
     }
 
-    /// Calls `each` with the held packets at the indices in `range`. Returns the index at which it stopped, which is less
-    /// than the end of the range if there are fewer packets.
+    /// Calls `each` with the held packets at the indices in `range`. Returns the index at which it
+    /// stopped, which is less than the end of the range if there are fewer packets.
     #[inline]
     pub fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32 {
         let end = range.end.min(self.len());
         let range = range.start.min(end) as usize..end as usize;
-        let (base, snap_len) = (self.ring.base(), self.ring.identity().snap_len);
-        // SAFETY: the ring's pool stays mapped as long as the ring; each of these packets was checked to be in it in one
-        // piece, after a timestamp. No thread writes to them until they are put back, which `each` cannot do.
+        let base = self.ring.base();
+        let snap_len = self.ring.identity().snap_len;
+
+        // SAFETY: the ring's pool stays mapped as long as the ring; each of these packets was
+        // checked to be in it in one piece, after a timestamp. No thread writes to them until they
+        // are put back, which `each` cannot do.
         unsafe {
-            let (cells, ahead_of_utc_nanos) = (&self.list.cells, self.ahead_of_utc_nanos);
+            let cells = &self.list.cells;
+            let ahead_of_utc_nanos = self.ahead_of_utc_nanos;
             heads::each_by_program::<false>(
                 base,
                 cells,
@@ -92,10 +102,12 @@ impl CellReader {
                 each,
             );
         }
+
         end
     }
 
-    /// Returns the current cells to the kernel, and packets from index `next` on, which were not read, to the worker.
+    /// Returns the current cells to the kernel, and packets from index `next` on, which were not
+    /// read, to the worker.
     #[inline]
     pub fn put_back(&mut self, next: u32) {
         if !self.is_empty() {

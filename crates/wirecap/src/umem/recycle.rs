@@ -1,8 +1,9 @@
 //! The recycle queue: cells return from any thread (the paper's work-queue pair, section 3.2.2).
 //!
-//! It holds whole lists of cells, linked through the lists themselves, so there is always room: adding a list never
-//! fails, blocks or allocates. The next capture from the ring takes all lists at once, so a plain linked stack suffices
-//! (single elements are never popped, so the ABA problem cannot occur).
+//! It holds whole lists of cells, linked through the lists themselves, so there is always room:
+//! adding a list never fails, blocks or allocates. The next capture from the ring takes all lists
+//! at once, so a plain linked stack suffices (single elements are never popped, so the ABA problem
+//! cannot occur).
 
 #![allow(unsafe_code)]
 
@@ -188,6 +189,7 @@ mod tests {
         const PER_THREAD: u64 = if cfg!(miri) { 20 } else { 1000 };
         let queue = RecycleQueue::new();
         let mut seen = Vec::new();
+
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let queue = &queue;
@@ -201,6 +203,7 @@ mod tests {
                 seen.extend(queue.take_all().map(|list| list.cells[0].address));
             }
         });
+
         seen.extend(queue.take_all().map(|list| list.cells[0].address));
         seen.sort_unstable();
         assert!(seen.into_iter().eq(0..4 * PER_THREAD));
@@ -238,6 +241,7 @@ mod model {
                     queue.push(list);
                 })
             });
+
             let mut seen: Vec<u64> = queue.take_all().map(|list| list.cells[0].address).collect();
             pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
             seen.extend(queue.take_all().map(|list| list.cells[0].address));

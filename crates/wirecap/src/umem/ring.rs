@@ -28,9 +28,10 @@ pub(crate) struct RingSettings {
     pub(crate) first_ring_index: usize,
 }
 
-/// The usable share of the memory of a packet ring in blocks. If less than a quarter is free, the kernel may drop a packet
-/// that one processor receives while another one has closed a block and not yet opened the next: since Linux 5.3
-/// `__tpacket_v3_has_room` looks a quarter of the ring ahead, then at the current block, without the lock.
+/// The usable share of the memory of a packet ring in blocks. If less than a quarter is free, the
+/// kernel may drop a packet that one processor receives while another one has closed a block and
+/// not yet opened the next: since Linux 5.3 `__tpacket_v3_has_room` looks a quarter of the ring
+/// ahead, then at the current block, without the lock.
 pub(crate) const USABLE_IN_BLOCKS: f64 = 0.75;
 
 /// The conditions under which a worker captures from the ring of another.
@@ -72,13 +73,13 @@ pub(crate) trait Ring: Counters + Send + Sync + fmt::Debug {
     }
     /// Takes up to M packets; `None` if no packets wait or the ring is closed.
     fn capture(&self) -> Result<Option<Chunk>, CaptureError>;
-    /// As [`capture`](Self::capture), for a worker whose home ring it is not: `None` while another worker captures
-    /// from the ring.
+    /// As [`capture`](Self::capture), for a worker whose home ring it is not: `None` while another
+    /// worker captures from the ring.
     fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError>;
     /// Passes a descriptor that is readable while packets wait to `watch`.
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>));
-    /// Whether its interface was removed, so that no packets can arrive. Resets the error of a packet socket whose
-    /// interface was set down, which would wake its worker forever.
+    /// Whether its interface was removed, so that no packets can arrive. Resets the error of a
+    /// packet socket whose interface was set down, which would wake its worker forever.
     fn is_gone(&self) -> bool;
     /// Counts the remaining packets as dropped and releases the kernel's side.
     fn close(&self);
@@ -92,21 +93,23 @@ pub(crate) trait Ring: Counters + Send + Sync + fmt::Debug {
 pub(crate) trait Counters {
     /// Number of packets that wait to be captured: a snapshot.
     fn backlog(&self) -> u32;
-    /// Number of packets that arrived and were not dropped, captured or not. Counting may take some time, and
-    /// packets of several cells may count more than once.
+    /// Number of packets that arrived and were not dropped, captured or not. Counting may take some
+    /// time, and packets of several cells may count more than once.
     fn arrived(&self) -> u64 {
         self.account().delivered + u64::from(self.backlog())
     }
-    /// Packets that reached the ring so far, before the filter and whatever became of them: at least and at most, since
-    /// a waiting packet may use several cells. `None` if the kernel does not count non-matching packets.
+    /// Packets that reached the ring so far, before the filter and whatever became of them: at
+    /// least and at most, since a waiting packet may use several cells. `None` if the kernel does
+    /// not count non-matching packets.
     fn received(&self) -> Option<(u64, u64)> {
         let waiting = u64::from(self.backlog());
         let account = self.account();
         let seen = account.offered + account.filtered?;
         Some((seen, seen + waiting))
     }
-    /// The account of its packets so far. It takes no lock and allocates no memory, so a signal handler may
-    /// call it, but packets that are being taken out of the ring at that moment may be missing.
+    /// The account of its packets so far. It takes no lock and allocates no memory, so a signal
+    /// handler may call it, but packets that are being taken out of the ring at that moment may be
+    /// missing.
     fn tally(&self) -> Tally {
         let account = self.account();
         Tally {

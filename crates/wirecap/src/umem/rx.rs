@@ -1,5 +1,5 @@
-//! The rx ring of one AF_XDP socket: filled cells are captured from it as chunks, and return through the fill ring. The
-//! kernel's side is a socket or the simulated kernel.
+//! The rx ring of one AF_XDP socket: filled cells are captured from it as chunks, and return
+//! through the fill ring. The kernel's side is a socket or the simulated kernel.
 
 #![allow(unsafe_code)]
 
@@ -51,8 +51,8 @@ pub(crate) struct RxRing {
     rx: Mutex<RxSide>,
 }
 
-/// Copies of the rx side's counters, which a signal handler may read while the interrupted thread holds the lock of the
-/// rx ring.
+/// Copies of the rx side's counters, which a signal handler may read while the interrupted thread
+/// holds the lock of the rx ring.
 #[derive(Debug)]
 struct Published {
     delivered: atomic::AtomicU64,
@@ -80,7 +80,8 @@ struct RxSide {
     kept: VecDeque<Descriptor>,
     /// Total number of cells taken from the ring.
     cells_taken: u64,
-    /// The packet at the head of the rx ring has more cells than a chunk; its cells so far were posted again.
+    /// The packet at the head of the rx ring has more cells than a chunk; its cells so far were
+    /// posted again.
     overlong: bool,
     /// Invalid packets, packets that do not fit a chunk, and packets left at the close.
     other: u64,
@@ -118,9 +119,9 @@ struct Checked {
     fragmented: bool,
 }
 
-// SAFETY: the pool keeps its memory mapped while the `FillRing` lives. `RxRing::capture_from` is the only
-// one to make chunks with this owner: it checks every descriptor, and the cells have no other user from
-// the moment the kernel put them on the rx ring until `recycle` posts them.
+// SAFETY: the pool keeps its memory mapped while the `FillRing` lives. `RxRing::capture_from` is
+// the only one to make chunks with this owner: it checks every descriptor, and the cells have no
+// other user from the moment the kernel put them on the rx ring until `recycle` posts them.
 unsafe impl CellOwner for FillRing {
     fn base(&self) -> NonNull<u8> {
         self.pool().memory().base()
@@ -136,8 +137,8 @@ unsafe impl CellOwner for FillRing {
 }
 
 impl RxRing {
-    /// A ring over the application's half of a new rx ring. Its cells come from `fill_ring`, whose pool may be
-    /// shared with other rings. It holds `capacity` packets.
+    /// A ring over the application's half of a new rx ring. Its cells come from `fill_ring`, whose
+    /// pool may be shared with other rings. It holds `capacity` packets.
     pub(crate) fn new(
         identity: RingIdentity,
         capacity: u32,
@@ -148,6 +149,7 @@ impl RxRing {
     ) -> Self {
         let filled = rx.gauge();
         fill_ring.serve(filled.clone());
+
         let published = Published {
             delivered: atomic::AtomicU64::new(0),
             other: atomic::AtomicU64::new(0),
@@ -165,8 +167,11 @@ impl RxRing {
             filtered: 0,
             sieve: Sieve::default(),
         };
-        let (unfinished, kept) = (AtomicU32::new(0), AtomicU32::new(0));
-        let (identity, rx) = (Arc::new(identity), Mutex::new(side));
+
+        let unfinished = AtomicU32::new(0);
+        let kept = AtomicU32::new(0);
+        let identity = Arc::new(identity);
+        let rx = Mutex::new(side);
         Self { identity, capacity, fill_ring, stamps, filled, unfinished, kept, published, rx }
     }
 
@@ -175,8 +180,8 @@ impl RxRing {
         lock(&self.rx).sieve.begin_change(filter);
     }
 
-    /// Packets that arrive from now on were filtered by the kernel as far as possible; user space applies `check`
-    /// to them.
+    /// Packets that arrive from now on were filtered by the kernel as far as possible; user space
+    /// applies `check` to them.
     pub(crate) fn settle(&self, check: Check) {
         let mut side = lock(&self.rx);
         // A ring with invalid indices has no packets that can be delivered.
@@ -204,8 +209,8 @@ impl RxRing {
         &self.fill_ring
     }
 
-    /// The next chunk, if there is one. Otherwise `unwanted` states whether there were packets, all of which were
-    /// rejected.
+    /// The next chunk, if there is one. Otherwise `unwanted` states whether there were packets, all
+    /// of which were rejected.
     fn capture_from(
         &self,
         mut guard: MutexGuard<'_, RxSide>,
@@ -217,19 +222,24 @@ impl RxRing {
         let Some(open) = &mut side.open else { return Ok(None) };
         let waiting = open.ring.available().map_err(|broken| self.broken(&broken))?;
         let waiting = waiting + side.kept.len() as u32;
+
         // Checked under the lock: the backlog that a buddy saw may have been captured since.
         if waiting <= help.map_or(0, |help| help.limit) {
             drop(guard);
             self.fill_ring.flush_if_free();
             return Ok(None);
         }
+
         let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
         let count = waiting.min(most) as usize;
-        let mut list = self.fill_ring.empty_list(count).map_err(|broken| self.broken_fill(&broken))?;
+        let mut list =
+            self.fill_ring.empty_list(count).map_err(|broken| self.broken_fill(&broken))?;
         let stamps = self.stamps.stamps();
+
         if side.kept.is_empty() {
             open.ring.take_into(&mut list.cells, count).map_err(|broken| self.broken(&broken))?;
         }
+
         let whole = if !side.kept.is_empty() {
             self.take_kept(side, &mut list)
         } else if list.cells.last().is_some_and(Descriptor::is_continued) || side.overlong {
@@ -240,9 +250,11 @@ impl RxRing {
             Ok(())
         };
         side.cells_taken += list.cells.len() as u64;
+
         // In any case no invalid entry stays in the list.
         let checked = whole.and(self.check(&mut list, stamps, &mut side.other));
         side.other += self.fill_ring.captured(&mut list);
+
         let is_zero_copy = side.open.as_ref().is_some_and(|open| open.is_zero_copy);
         if is_zero_copy && checked.is_ok() {
             side.cut += self.cut_packets(&list.cells);
@@ -251,8 +263,10 @@ impl RxRing {
                 side.cut = 0;
             }
         }
+
         let sifting = checked.is_ok() && !side.sieve.is_idle();
-        let checked = if sifting { self.sift(side, &mut list).map(|()| total(&list)) } else { checked };
+        let checked =
+            if sifting { self.sift(side, &mut list).map(|()| total(&list)) } else { checked };
         if checked.is_err() || list.cells.is_empty() {
             side.other += packets_in(&list.cells);
             self.published.publish(side);
@@ -261,9 +275,11 @@ impl RxRing {
             *unwanted = sifting;
             return checked.map(|_| None);
         }
+
         let Checked { bytes, fragmented } = checked?;
         list.wire_bytes = bytes;
         list.left_behind = Some(waiting.saturating_sub(count as u32));
+
         let packets = if fragmented {
             list.fragmented.find(&list.cells, self.identity.snap_len);
             list.fragmented.packets().len() as u64
@@ -272,28 +288,39 @@ impl RxRing {
         };
         let is_abandoned = help.is_some_and(|help| help.abandoned);
         let sequence = side.handed_out.count(packets, bytes, help.is_some(), is_abandoned);
+
         self.published.publish(side);
         drop(guard);
+
         let owner: Arc<dyn CellOwner> = self.fill_ring.clone();
-        // SAFETY: the kernel delivered these cells, from this pool, and `check` checked each of them.
-        let chunk =
-            unsafe { Chunk::new(list, owner, Arc::clone(&self.identity), stamps, sequence, help.is_some()) };
+
+        // SAFETY: the kernel delivered these cells, from this pool, and `check` checked each of
+        // them.
+        let chunk = unsafe {
+            Chunk::new(list, owner, Arc::clone(&self.identity), stamps, sequence, help.is_some())
+        };
         Ok(Some(chunk))
     }
 
-    /// Releases the cells of `list`, which were just taken from the rx ring, except cells of an incomplete
-    /// packet at the end, which the next chunk gets. A packet that has more cells than a chunk can hold is
-    /// taken out and counted.
+    /// Releases the cells of `list`, which were just taken from the rx ring, except cells of an
+    /// incomplete packet at the end, which the next chunk gets. A packet that has more cells than a
+    /// chunk can hold is taken out and counted.
     #[cold]
-    fn keep_packets_whole(&self, side: &mut RxSide, list: &mut CellList) -> Result<(), CaptureError> {
+    fn keep_packets_whole(
+        &self,
+        side: &mut RxSide,
+        list: &mut CellList,
+    ) -> Result<(), CaptureError> {
         let open = side.open.as_mut().expect("cells were just taken from it");
         let chunk_cells = self.pool().geometry().chunk_cells as usize;
         let mut unwanted = Vec::new();
+
         if side.overlong {
             let ended = list.cells.iter().position(|cell| !cell.is_continued());
             unwanted.extend(list.cells.drain(..ended.map_or(list.cells.len(), |end| end + 1)));
             side.overlong = ended.is_none();
         }
+
         let mut unfinished = unfinished(&list.cells);
         if unfinished == chunk_cells {
             unwanted.append(&mut list.cells);
@@ -301,45 +328,63 @@ impl RxRing {
             side.overlong = true;
             side.other += 1;
         }
+
         list.cells.truncate(list.cells.len() - unfinished);
         open.ring.put_back(unfinished as u32);
         open.ring.release();
-        // Only a packet at the head of the ring waits for its end; after other packets it waits for its turn.
+
+        // Only a packet at the head of the ring waits for its end; after other packets it waits for
+        // its turn.
         let waiting_for_its_end = if list.cells.is_empty() { unfinished } else { 0 };
         self.unfinished.store(waiting_for_its_end as u32, Ordering::Relaxed);
         side.cells_taken += unwanted.len() as u64;
+
         self.post_again(unwanted)
     }
 
-    /// Removes invalid packets from `list`, counts them in `other`, and determines the properties of the rest.
-    /// A cell with a bad length is posted again; an address outside the pool means that a cell is lost, and
-    /// breaks the ring.
-    fn check(&self, list: &mut CellList, stamps: Stamps, other: &mut u64) -> Result<Checked, CaptureError> {
-        let (pool, room) = (self.pool(), stamps.record_bytes());
+    /// Removes invalid packets from `list`, counts them in `other`, and determines the properties
+    /// of the rest. A cell with a bad length is posted again; an address outside the pool means
+    /// that a cell is lost, and breaks the ring.
+    fn check(
+        &self,
+        list: &mut CellList,
+        stamps: Stamps,
+        other: &mut u64,
+    ) -> Result<Checked, CaptureError> {
+        let pool = self.pool();
+        let room = stamps.record_bytes();
         if let Some(bytes) = pool.bytes_of_plain(&list.cells, room) {
             return Ok(Checked { bytes, fragmented: false });
         }
-        let refused =
-            refuse(&mut list.cells, |cell, begins| !pool.holds(cell, if begins { room } else { 0 }));
+
+        let refused = refuse(&mut list.cells, |cell, begins| {
+            !pool.holds(cell, if begins { room } else { 0 })
+        });
         *other += refused.packets;
         self.post_again([refused.good, refused.bad].concat())?;
+
         Ok(total(list))
     }
 
     /// Posts cells of packets that cannot be delivered.
     fn post_again(&self, mut cells: Vec<Descriptor>) -> Result<(), CaptureError> {
         let stray = cells.extract_if(.., |cell| !self.pool().contains(cell.address)).last();
+
         if !cells.is_empty() {
-            let mut list =
-                self.fill_ring.empty_list(cells.len()).map_err(|broken| self.broken_fill(&broken))?;
+            let mut list = self
+                .fill_ring
+                .empty_list(cells.len())
+                .map_err(|broken| self.broken_fill(&broken))?;
             // Not as packets: each cell must be checked separately.
             list.cells.extend(cells.into_iter().map(|cell| Descriptor { options: 0, ..cell }));
             self.fill_ring.captured(&mut list);
             self.fill_ring.recycle(list);
         }
+
         match stray {
             Some(stray) => {
-                Err(self.broken(&format_args!("a packet at {:#x}, outside the pool", stray.address)))
+                Err(self
+                    .broken(&format_args!("a packet at {:#x}, outside the pool", stray.address)))
             }
             None => Ok(()),
         }
@@ -363,7 +408,9 @@ impl RxRing {
         let chunk_cells = self.pool().geometry().chunk_cells as usize;
         let mut unwanted = Vec::new();
         let next = chunk_cells.min(side.kept.len());
-        let whole = side.kept.range(..next).rposition(|cell| !cell.is_continued()).map(|last| last + 1);
+        let whole =
+            side.kept.range(..next).rposition(|cell| !cell.is_continued()).map(|last| last + 1);
+
         match whole {
             Some(whole) => list.cells.extend(side.kept.drain(..whole)),
             None => {
@@ -372,13 +419,15 @@ impl RxRing {
                 side.other += 1;
             }
         }
+
         self.kept.store(side.kept.len() as u32, Ordering::Relaxed);
         side.cells_taken += unwanted.len() as u64;
+
         self.post_again(unwanted)
     }
 
-    /// Continues with `kernel`, whose rx ring `remake` maps in place of the current one, which gets no more packets.
-    /// Packets left on it are delivered first.
+    /// Continues with `kernel`, whose rx ring `remake` maps in place of the current one, which gets
+    /// no more packets. Packets left on it are delivered first.
     pub(crate) fn move_to(
         &self,
         kernel: Arc<dyn Kernel>,
@@ -391,11 +440,14 @@ impl RxRing {
         let mut cells = Vec::new();
         open.ring.take_into(&mut cells, usize::MAX).map_err(broken)?;
         open.ring.release();
+
         let mut unwanted = Vec::new();
+
         if std::mem::take(&mut side.overlong) {
             let ended = cells.iter().position(|cell| !cell.is_continued());
             unwanted.extend(cells.drain(..ended.map_or(cells.len(), |end| end + 1)));
         }
+
         // The end of an incomplete packet will never arrive.
         let cut = cells.len() - unfinished(&cells);
         side.other += u64::from(cut < cells.len());
@@ -404,6 +456,7 @@ impl RxRing {
         self.kept.store(side.kept.len() as u32, Ordering::Relaxed);
         self.unfinished.store(0, Ordering::Relaxed);
         side.cells_taken += unwanted.len() as u64;
+
         let before = open.kernel.drops().unwrap_or_default();
         let remade = remake(&mut open.ring);
         if remade.is_ok() {
@@ -413,8 +466,10 @@ impl RxRing {
             open.kernel = kernel;
             self.published.publish(side);
         }
+
         drop(guard);
         self.post_again(unwanted).map_err(|error| io::Error::other(error.to_string()))?;
+
         remade
     }
 
@@ -495,6 +550,7 @@ impl Ring for RxRing {
             self.published.other.store(dropped, Ordering::Relaxed);
             *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
+
         // While the rx ring exists: the last look at the fill ring counts the arrived cells.
         self.fill_ring.close();
         drop(closed);
@@ -512,7 +568,8 @@ impl Counters for RxRing {
     }
 
     fn arrived(&self) -> u64 {
-        // Under the lock, so that no packet is moving between the two. An incomplete packet counts as arrived.
+        // Under the lock, so that no packet is moving between the two. An incomplete packet counts
+        // as arrived.
         let side = lock(&self.rx);
         side.handed_out.packets + side.kept.len() as u64 + u64::from(self.filled.filled())
     }
@@ -545,6 +602,7 @@ impl Counters for RxRing {
         let now = side.open.as_ref().and_then(|open| open.kernel.drops().ok()).unwrap_or_default();
         let drops = side.drops + now;
         let filtered = side.open.as_ref().map_or(side.filtered, |open| open.kernel.filtered());
+
         let dropped = Drops {
             no_cell: drops.no_cell,
             ring_full: drops.ring_full,

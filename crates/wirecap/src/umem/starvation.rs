@@ -6,7 +6,8 @@
 //! reports the cells that it has taken only when packets arrive. Two bounds limit the cells that it
 //! has taken and not reported: there are at most as many as the device's descriptors, and all cells
 //! that it has taken are at most the sum of these descriptors, the arrived packets, and one batch
-//! of 64. On receive modes that copy, this counter counts the packets of *no cell* again and is ignored.
+//! of 64. On receive modes that copy, this counter counts the packets of *no cell* again and is
+//! ignored.
 
 /// The state of a fill ring at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,14 +21,16 @@ pub(crate) struct Level {
 /// Maximum number of packets that a driver receives before it hands them over (`NAPI_POLL_WEIGHT`).
 const NAPI_BUDGET: u32 = 64;
 
-/// Distinguishes requests for which there was no cell from requests that the kernel only counts as such.
+/// Distinguishes requests for which there was no cell from requests that the kernel only counts as
+/// such.
 ///
-/// The kernel's counter (`rx_fill_ring_empty_descs`) also grows when a driver requests no cells at all, as virtio_net does
-/// when it refills a full queue. So a request counts only if the fill ring may have been empty. Between two moments it was
-/// never empty if the kernel took fewer cells in between than were there at the first moment. The kernel publishes the
-/// cells that it has taken only when packets arrive. Two bounds limit the cells that it has taken and not published: they
-/// fit the device's ring; and all cells that it has ever taken fit the device's ring, the packets that have arrived on the
-/// rx rings, and one batch between them.
+/// The kernel's counter (`rx_fill_ring_empty_descs`) also grows when a driver requests no cells at
+/// all, as virtio_net does when it refills a full queue. So a request counts only if the fill ring
+/// may have been empty. Between two moments it was never empty if the kernel took fewer cells in
+/// between than were there at the first moment. The kernel publishes the cells that it has taken
+/// only when packets arrive. Two bounds limit the cells that it has taken and not published: they
+/// fit the device's ring; and all cells that it has ever taken fit the device's ring, the packets
+/// that have arrived on the rx rings, and one batch between them.
 #[derive(Debug)]
 pub(crate) struct Starvation {
     /// Number of descriptors of the device's ring; if it is unknown, every request counts.
@@ -59,12 +62,21 @@ impl Starvation {
         (self.counted, self.level, self.received) = (0, level, 0);
     }
 
-    /// The kernel's count is `counted`; the levels are those before and after the query. `received`, if known, is the
-    /// number of arrived cells of all that this kernel side took, modulo 2^32.
-    pub(crate) fn look(&mut self, before: Level, counted: u64, after: Level, received: Option<u32>) {
+    /// The kernel's count is `counted`; the levels are those before and after the query.
+    /// `received`, if known, is the number of arrived cells of all that this kernel side took,
+    /// modulo 2^32.
+    pub(crate) fn look(
+        &mut self,
+        before: Level,
+        counted: u64,
+        after: Level,
+        received: Option<u32>,
+    ) {
         // A smaller index belongs to the ring of another kernel side.
-        let received = received.filter(|received| received.wrapping_sub(self.received).cast_signed() >= 0);
+        let received =
+            received.filter(|received| received.wrapping_sub(self.received).cast_signed() >= 0);
         let seen = after.taken.wrapping_sub(self.level.taken);
+
         let fits = received.map_or(i64::MAX, |received| {
             let arrived = received.wrapping_sub(self.level.taken).cast_signed();
             i64::from(arrived) + i64::from(self.descriptors) + i64::from(NAPI_BUDGET)
@@ -73,6 +85,7 @@ impl Starvation {
         if taken >= i64::from(self.level.left) {
             self.vain += counted.saturating_sub(self.counted);
         }
+
         (self.counted, self.level) = (counted, before);
         self.received = received.unwrap_or(self.received);
     }

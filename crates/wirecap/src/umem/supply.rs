@@ -1,9 +1,9 @@
 //! The number of posted cells of a fill ring, and the place of the others.
 //!
-//! With all cells posted, a ring keeps R x M packets without a thread. A smaller posted set is faster, because the same
-//! cells return while they are in the cache, but a thread must replenish it as the backlog grows. Cells on a fill ring
-//! cannot be withdrawn. So a returning cell is posted if fewer than the required number are left there; otherwise it
-//! is pushed on a separate stack.
+//! With all cells posted, a ring keeps R x M packets without a thread. A smaller posted set is
+//! faster, because the same cells return while they are in the cache, but a thread must replenish
+//! it as the backlog grows. Cells on a fill ring cannot be withdrawn. So a returning cell is posted
+//! if fewer than the required number are left there; otherwise it is pushed on a separate stack.
 //!
 //! In an elastic capture a quarter of R x M cells is reserved for each ring. The others are in a
 //! common stock, which replenishes a fill ring when the ring's reserved cells are used up. A ring
@@ -37,8 +37,8 @@ impl Supply {
         Self { posted: warm.unwrap_or(cells).min(cells), own: cells, stock: None }
     }
 
-    /// Shares of an elastic pool: a quarter of the `cells` of a separate pool is reserved for a queue. Of
-    /// these, `warm` are posted, or all; further cells come from `stock`.
+    /// Shares of an elastic pool: a quarter of the `cells` of a separate pool is reserved for a
+    /// queue. Of these, `warm` are posted, or all; further cells come from `stock`.
     pub(crate) fn elastic(cells: u32, warm: Option<u32>, stock: Arc<Stock>) -> Self {
         Self { stock: Some(stock), ..Self::of(Self::guaranteed(cells), warm) }
     }

@@ -1,7 +1,8 @@
-//! The tx ring of one queue: cells are sent without copying, and return through the queue's completion ring.
+//! The tx ring of one queue: cells are sent without copying, and return through the queue's
+//! completion ring.
 //!
-//! In copy mode the kernel sends only during a call, a limited number of frames per call, and reports whether the
-//! device rejected the last one. The rest stays on the ring for the next call.
+//! In copy mode the kernel sends only during a call, a limited number of frames per call, and
+//! reports whether the device rejected the last one. The rest stays on the ring for the next call.
 //!
 //! A call sends up to 64 cells (before Linux 6.17 up to 32). It returns EAGAIN if there are more,
 //! and EBUSY if the device rejected a packet, which is dropped and completed. So a completion
@@ -19,7 +20,8 @@ use crate::umem::completion::CompletionRing;
 use crate::umem::fragments::packets_in;
 use crate::umem::owners::Owners;
 
-/// The number of cells put on the ring at a time, and so the maximum left there when the interface goes down.
+/// The number of cells put on the ring at a time, and so the maximum left there when the interface
+/// goes down.
 pub(crate) const CELLS_PER_KICK: u32 = 64;
 /// The minimum number of frames that a call sends, unless the device accepts no more.
 const FRAMES_PER_CALL: u32 = 32;
@@ -125,8 +127,8 @@ impl TxRing {
         }
     }
 
-    /// Hands the `packets` packets in `cells` to the kernel as far as it accepts them, counts the others as dropped,
-    /// and returns their cells. `late`: they are out of their ring's order.
+    /// Hands the `packets` packets in `cells` to the kernel as far as it accepts them, counts the
+    /// others as dropped, and returns their cells. `late`: they are out of their ring's order.
     pub(crate) fn submit(&self, cells: &[Descriptor], packets: u64, late: bool) {
         self.collect();
         let placed = self.with(|side| {
@@ -135,7 +137,8 @@ impl TxRing {
             side.place(self, cells)
         });
         self.owners.give_back(&cells[placed..]);
-        // In most cases the device has already sent them, and no other thread may check for a while.
+        // In most cases the device has already sent them, and no other thread may check for a
+        // while.
         self.collect();
     }
 
@@ -165,9 +168,11 @@ impl TxRing {
     /// The account so far.
     pub(crate) fn account(&self) -> PortAccount {
         let mut side = lock(&self.tx);
-        let ((waiting, waiting_bytes), bad) = (amount_of(&side.left()), side.bad());
+        let (waiting, waiting_bytes) = amount_of(&side.left());
+        let bad = side.bad();
         let mut dropped = side.dropped;
         let sent = side.placed.saturating_sub(waiting + dropped.refused + bad);
+
         dropped.other += bad;
         PortAccount {
             taken: side.taken,
@@ -209,16 +214,19 @@ impl TxRing {
 }
 
 impl TxSide {
-    /// Puts as many packets as possible on the ring and calls the kernel. Returns the number of their cells. The
-    /// other packets count as dropped.
+    /// Puts as many packets as possible on the ring and calls the kernel. Returns the number of
+    /// their cells. The other packets count as dropped.
     fn place(&mut self, ring: &TxRing, cells: &[Descriptor]) -> usize {
         let mut placed = 0;
         if self.down {
             self.kick();
         }
+
         let pool = ring.owners.pool();
         pool.fetch(begin_of(cells));
+
         let mut stalled = false;
+
         while placed < cells.len() {
             let rest = &cells[placed..];
             let fitting = match self.room() {
@@ -232,12 +240,15 @@ impl TxSide {
                 self.refuse(Obstacle::Full, packets_in(rest));
                 break;
             }
+
             self.submit(ring, &rest[..fitting]);
             placed += fitting;
+
             // While the kernel copies these.
             pool.fetch(begin_of(&cells[placed..]));
             stalled = stalled || !self.kick();
         }
+
         placed
     }
 
@@ -249,6 +260,7 @@ impl TxSide {
         if self.down {
             return Err(Obstacle::Down);
         }
+
         match open.ring.free() {
             Ok(free) => Ok(free),
             Err(BrokenRing { .. }) => {
@@ -272,11 +284,11 @@ impl TxSide {
         (self.placed, self.bytes) = (self.placed + packets, self.bytes + bytes);
     }
 
-    /// Calls the kernel until the ring is empty or the kernel continues by itself; `false` if it makes no
-    /// progress.
+    /// Calls the kernel until the ring is empty or the kernel continues by itself; `false` if it
+    /// makes no progress.
     ///
-    /// It publishes its consumer index at the end of a call; before Linux 6.17 only when it has sent all cells that it
-    /// has seen and looks for more, possibly some calls later.
+    /// It publishes its consumer index at the end of a call; before Linux 6.17 only when it has
+    /// sent all cells that it has seen and looks for more, possibly some calls later.
     fn kick(&mut self) -> bool {
         let mut in_vain = 0;
         loop {
@@ -288,13 +300,16 @@ impl TxSide {
             if !self.down && (left == 0 || !open.ring.needs_wakeup()) {
                 return true;
             }
+
             let kicked = open.kernel.kick();
             let left_now = open.ring.filled().unwrap_or(left);
             self.down = kicked == Kicked::Down;
             in_vain += 1;
+
             if left_now < left {
                 (in_vain, self.refused_unseen) = (0, 0);
             }
+
             match kicked {
                 // Each rejection takes a packet off the ring.
                 Kicked::Refused if in_vain > left => return false,
@@ -304,7 +319,9 @@ impl TxSide {
                 }
                 Kicked::Done | Kicked::More if left_now == 0 => return true,
                 Kicked::Done if in_vain > 0 => return false,
-                Kicked::More if in_vain > (left / FRAMES_PER_CALL).min(CALLS_IN_VAIN_MAX) => return false,
+                Kicked::More if in_vain > (left / FRAMES_PER_CALL).min(CALLS_IN_VAIN_MAX) => {
+                    return false;
+                }
                 Kicked::Done | Kicked::More => {}
                 Kicked::Down => return false,
                 Kicked::Gone => {
@@ -316,10 +333,12 @@ impl TxSide {
         }
     }
 
-    /// Releases the ring. Packets that the kernel has not taken count as dropped; returns their cells.
+    /// Releases the ring. Packets that the kernel has not taken count as dropped; returns their
+    /// cells.
     #[cold]
     fn let_go(&mut self, obstacle: Obstacle) -> Vec<Descriptor> {
-        let (left, bad) = (self.left(), self.bad());
+        let left = self.left();
+        let bad = self.bad();
         let (packets, bytes) = amount_of(&left);
         self.placed = self.placed.saturating_sub(packets + bad);
         self.bytes = self.bytes.saturating_sub(bytes);

@@ -1,15 +1,16 @@
-//! Claims, by which the captures on an interface coordinate without talking to each other: which process has
-//! which receive queue, and which process may change the attached programs.
+//! Claims, by which the captures on an interface coordinate without talking to each other: which
+//! process has which receive queue, and which process may change the attached programs.
 //!
-//! A claim is a listening socket with a unique name in the network namespace (`unix(7)`, abstract names). The
-//! kernel frees it when its holder ends for any reason, it is visible from every mount namespace, and a process
-//! that connects to it learns the holder's PID and user. No process ever accepts such a connection; data sent on
-//! one stays until the socket is closed.
+//! A claim is a listening socket with a unique name in the network namespace (`unix(7)`, abstract
+//! names). The kernel frees it when its holder ends for any reason, it is visible from every mount
+//! namespace, and a process that connects to it learns the holder's PID and user. No process ever
+//! accepts such a connection; data sent on one stays until the socket is closed.
 //!
-//! Any user of the network namespace may bind such a name. So a name counts only if its holder belongs to root or to the
-//! capture's own user. If another user has bound it, the claim uses a name with an unpredictable number
-//! (`NAME#9E3779B97F4A7C15`), so other users cannot bind all names. The kernel lists all names with their users (`sock_diag`).
-//! A claim binds its name first and then looks for others: of two concurrent claims with different names, at least one sees the
+//! Any user of the network namespace may bind such a name. So a name counts only if its holder
+//! belongs to root or to the capture's own user. If another user has bound it, the claim uses a
+//! name with an unpredictable number (`NAME#9E3779B97F4A7C15`), so other users cannot bind all
+//! names. The kernel lists all names with their users (`sock_diag`). A claim binds its name first
+//! and then looks for others: of two concurrent claims with different names, at least one sees the
 //! other.
 //!
 //! If a user binds all names, or fills the queues of connections, each check takes as long as
@@ -23,8 +24,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, bind, connect, listen, sendmsg, socket_with,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, bind, connect, listen, sendmsg, socket_with,
 };
 use rustix::process::geteuid;
 
@@ -41,8 +42,8 @@ const BACKLOG: i32 = 4096;
 /// A right that one process has at a time.
 #[derive(Debug)]
 pub(super) struct Claim {
-    /// Connected to the claim's own socket before others could fill its queue: the message sent on it stays until the
-    /// claim is gone.
+    /// Connected to the claim's own socket before others could fill its queue: the message sent on
+    /// it stays until the claim is gone.
     keeper: OwnedFd,
     name: String,
     _listening: OwnedFd,
@@ -58,8 +59,9 @@ impl Claim {
         })
     }
 
-    /// Keeps `file` open until others no longer see this claim, regardless of the order in which the kernel closes the
-    /// descriptors of a killed process: the file is sent to a socket from which no process receives it.
+    /// Keeps `file` open until others no longer see this claim, regardless of the order in which
+    /// the kernel closes the descriptors of a killed process: the file is sent to a socket from
+    /// which no process receives it.
     pub(super) fn keep(&self, file: impl AsFd) -> io::Result<()> {
         let files = [file.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -91,7 +93,8 @@ pub(super) fn holder_beside(device: &DeviceSummary, own: &[u32]) -> Option<Holde
     names.iter().find(|name| is_trusted(name.user)).map(holder_at)
 }
 
-/// Whether a process captures from a queue of `device` that is not among `own`. The caller must have the turn.
+/// Whether a process captures from a queue of `device` that is not among `own`. The caller must
+/// have the turn.
 pub(super) fn is_another_beside(device: &DeviceSummary, own: &[u32]) -> Result<bool, OpenError> {
     Ok(names_beside(device, own)?.iter().any(|name| is_trusted(name.user)))
 }
@@ -105,7 +108,8 @@ pub(super) fn is_stranger_beside(device: &DeviceSummary, own: &[u32]) -> Result<
 pub(super) fn holders(device: &DeviceSummary) -> Vec<(u32, Holder)> {
     let names = names(&queues_name(device)).unwrap_or_default();
     let holder = |name: &AbstractName| Some((queue_of(device, name)?, holder_at(name)));
-    let mut holders: Vec<_> = names.iter().filter(|name| is_trusted(name.user)).filter_map(holder).collect();
+    let mut holders: Vec<_> =
+        names.iter().filter(|name| is_trusted(name.user)).filter_map(holder).collect();
     holders.sort_by_key(|(queue, _)| *queue);
     holders
 }
@@ -142,11 +146,14 @@ fn names_by_connecting(prefix: &str) -> io::Result<Vec<AbstractName>> {
     let table = fs::read_to_string("/proc/thread-self/net/unix")?;
     let names = table.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
     let mut names: Vec<&str> = names.filter(|name| name.starts_with(prefix)).collect();
+
     // Connections to a socket also have its name.
     names.sort_unstable();
     names.dedup();
+
     let named = |name: &str| match listener_at(name) {
-        // If the queue of a socket is full, another user has filled it, but the socket may belong to this user.
+        // If the queue of a socket is full, another user has filled it, but the socket may belong
+        // to this user.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => None,
         listener => {
             let user = listener.map_or(geteuid().as_raw(), |listener| listener.uid);
@@ -159,14 +166,18 @@ fn names_by_connecting(prefix: &str) -> io::Result<Vec<AbstractName>> {
 /// The existing names of this claim, each with its user.
 fn names_of(name: &str) -> Result<Vec<AbstractName>, OpenError> {
     let mut names = names(name)?;
-    names.retain(|other| other.name[name.len()..].is_empty() || other.name[name.len()..].starts_with('#'));
+    names.retain(|other| {
+        other.name[name.len()..].is_empty() || other.name[name.len()..].starts_with('#')
+    });
     Ok(names)
 }
 
 /// Takes the claim with this name, if no trusted process has it.
 fn take(name: &str) -> Result<Option<Claim>, OpenError> {
     let failed = |error| system("bind the socket that claims a receive queue", error);
-    let others = || names_of(name).map(|names| names.into_iter().filter(|other| is_trusted(other.user)));
+    let others =
+        || names_of(name).map(|names| names.into_iter().filter(|other| is_trusted(other.user)));
+
     let claim = match listen_at(name).map_err(failed)? {
         Some(claim) => claim,
         None if others()?.next().is_some() => return Ok(None),
@@ -181,8 +192,8 @@ fn take(name: &str) -> Result<Option<Claim>, OpenError> {
 
 /// A number that no other process can predict.
 pub(super) fn random() -> u64 {
-    // Keys are random, and differ by one from one call to the next; the hash of an empty input does not reveal
-    // them.
+    // Keys are random, and differ by one from one call to the next; the hash of an empty input does
+    // not reveal them.
     RandomState::new().build_hasher().finish()
 }
 

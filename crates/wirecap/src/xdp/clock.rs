@@ -1,12 +1,13 @@
 //! How the XDP program determines the arrival time of a packet.
 //!
-//! The clock is CLOCK_TAI: it differs from UTC by a whole number of seconds, and no other clock that a program
-//! can read converts to UTC exactly.
+//! The clock is CLOCK_TAI: it differs from UTC by a whole number of seconds, and no other clock
+//! that a program can read converts to UTC exactly.
 //!
-//! Reading it for each packet costs half as much as receiving a small packet. Drivers hand over arrived packets
-//! in batches of up to 64 (a NAPI poll), so [`Clock::Batch`] reads it for the first packet of a batch and for
-//! every [`READ_EVERY`]th one; those between them get the same time. So a packet's time is never later than its
-//! own reading would be, and earlier by less than it takes to receive [`READ_EVERY`] packets.
+//! Reading it for each packet costs half as much as receiving a small packet. Drivers hand over
+//! arrived packets in batches of up to 64 (a NAPI poll), so [`Clock::Batch`] reads it for the first
+//! packet of a batch and for every [`READ_EVERY`]th one; those between them get the same time. So a
+//! packet's time is never later than its own reading would be, and earlier by less than it takes to
+//! receive [`READ_EVERY`] packets.
 //!
 //! XDP has no hook at the end of a batch. A second program on the raw tracepoint `napi_poll`, which
 //! the kernel passes at the end of a batch on the same CPU, makes the next packet read the clock
@@ -18,7 +19,9 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Label, Reg, Size};
-use crate::bpf::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind, kernel_function};
+use crate::bpf::{
+    BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind, kernel_function,
+};
 use crate::device::DeviceSummary;
 use crate::time::Timestamps;
 use crate::umem::chunk::heads::PACKETS_PER_READING;
@@ -30,8 +33,8 @@ const READ_EVERY: u64 = PACKETS_PER_READING as u64;
 const END_OF_BATCH: &CStr = c"napi_poll";
 /// Stack offset of a packet's hardware timestamp.
 const DEVICE_TIME: i16 = -16;
-/// The kernel's function that returns a packet's hardware timestamp to a program (kernel documentation,
-/// `networking/xdp-rx-metadata.rst`).
+/// The kernel's function that returns a packet's hardware timestamp to a program (kernel
+/// documentation, `networking/xdp-rx-metadata.rst`).
 pub(super) const DEVICE_CLOCK: &str = "bpf_xdp_metadata_rx_timestamp";
 
 /// The stored values of the last reading, for each CPU.
@@ -71,11 +74,13 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
-    /// The clock for timestamps of this kind for `device`. It is read for each packet if the kernel does not report
-    /// the end of batches, which requires CAP_PERFMON.
+    /// The clock for timestamps of this kind for `device`. It is read for each packet if the kernel
+    /// does not report the end of batches, which requires CAP_PERFMON.
     pub(crate) fn new(wanted: Timestamps, device: &DeviceSummary) -> Result<Self, BpfError> {
         Ok(match wanted {
-            Timestamps::Batch if !device.is_without_batches => Self::batch().unwrap_or(Self::Packet),
+            Timestamps::Batch if !device.is_without_batches => {
+                Self::batch().unwrap_or(Self::Packet)
+            }
             Timestamps::Hardware => Self::device(device.index)?,
             Timestamps::None | Timestamps::Packet | Timestamps::Batch => Self::Packet,
         })
@@ -98,8 +103,12 @@ impl Clock {
         share(&reading, READ_EVERY)?;
         let zero = Map::create(MapKind::Array, "wirecap_zero", size_of::<u32>() as u32, 1)?;
         let code = forgetting(&reading, &zero);
-        let forget =
-            Program::load(ProgramKind::RawTracepoint, "wirecap_forget", &code, LoadOptions::default())?;
+        let forget = Program::load(
+            ProgramKind::RawTracepoint,
+            "wirecap_forget",
+            &code,
+            LoadOptions::default(),
+        )?;
         let _forget = Link::attach_tracepoint(&forget, END_OF_BATCH)?;
         Ok(Self::Batch { reading, zero, _forget, each_packet: AtomicBool::new(false) })
     }
@@ -107,7 +116,9 @@ impl Clock {
     /// The kind of timestamps that it provides.
     pub(crate) fn timestamps(&self) -> Timestamps {
         match self {
-            Self::Batch { each_packet, .. } if !each_packet.load(Ordering::Relaxed) => Timestamps::Batch,
+            Self::Batch { each_packet, .. } if !each_packet.load(Ordering::Relaxed) => {
+                Timestamps::Batch
+            }
             Self::Packet | Self::Batch { .. } => Timestamps::Packet,
             Self::Device { .. } => Timestamps::Hardware,
         }
@@ -122,8 +133,8 @@ impl Clock {
         Ok(())
     }
 
-    /// Puts the time in nanoseconds into R0; 0 if the device should provide it and does not. R6 is the program's
-    /// context. Leaves nothing in R1 to R5 and R7.
+    /// Puts the time in nanoseconds into R0; 0 if the device should provide it and does not. R6 is
+    /// the program's context. Leaves nothing in R1 to R5 and R7.
     pub(crate) fn read(&self, program: &mut Assembler) {
         match self {
             Self::Packet => {
@@ -143,7 +154,8 @@ fn share(reading: &Map, packets: u64) -> Result<(), BpfError> {
 }
 
 fn read_for_batch(program: &mut Assembler, reading: &Map, zero: &Map) {
-    let (read, done) = (program.label(), program.label());
+    let read = program.label();
+    let done = program.label();
     find(program, reading, zero, done);
     program.mov(Reg::R7, Reg::R0);
     program.load(Size::Double, Reg::R1, Reg::R7, reading::LEFT);
@@ -160,7 +172,8 @@ fn read_for_batch(program: &mut Assembler, reading: &Map, zero: &Map) {
 }
 
 fn read_of_device(program: &mut Assembler, function: u32) {
-    let (none, done) = (program.label(), program.label());
+    let none = program.label();
+    let done = program.label();
     program.store(Size::Double, Reg::R10, DEVICE_TIME, 0);
     program.mov(Reg::R1, Reg::R6).mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(DEVICE_TIME));
     program.call_kernel(function);
@@ -180,10 +193,11 @@ fn forgetting(reading: &Map, zero: &Map) -> Vec<crate::bpf::asm::Insn> {
     program.finish().expect("every label is bound once, and near")
 }
 
-/// Puts the address of this CPU's last reading into R0; at `missing` the verifier knows that there is one.
+/// Puts the address of this CPU's last reading into R0; at `missing` the verifier knows that there
+/// is one.
 ///
-/// The key is not on the stack: without CAP_PERFMON, the processor waits for all earlier instructions after a store to
-/// unused stack, 10 ns per packet.
+/// The key is not on the stack: without CAP_PERFMON, the processor waits for all earlier
+/// instructions after a store to unused stack, 10 ns per packet.
 fn find(program: &mut Assembler, reading: &Map, zero: &Map, missing: Label) {
     program.load_map_fd(Reg::R1, reading);
     program.load_map_value(Reg::R2, zero, 0);
@@ -212,6 +226,7 @@ mod tests {
         clock.read(&mut program);
         program.mov(Reg::R8, Reg::R0).call(Helper::KtimeTaiNs).sub(Reg::R0, Reg::R8);
         program.alu64(Alu::Div, Reg::R0, COLUMN_NANOS);
+
         let last = COLUMNS.cast_signed() - 1;
         program.jump_if(Reg::R0, Condition::Lt, last, in_range).mov(Reg::R0, last).bind(in_range);
         program.store(Size::Word, Reg::R10, KEY, Reg::R0);
@@ -221,6 +236,7 @@ mod tests {
         program.load(Size::Double, Reg::R1, Reg::R0, 0).add(Reg::R1, 1);
         program.store(Size::Double, Reg::R0, 0, Reg::R1);
         program.bind(done).mov(Reg::R0, XDP_DROP).exit();
+
         program.finish().expect("every label is bound once, and near")
     }
 
@@ -244,26 +260,34 @@ mod tests {
         if !privileged() {
             return;
         }
-        let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+
+        let near = Namespace::new().unwrap();
+        let far = Namespace::new().unwrap();
         let pair = VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).unwrap();
         let clock = Clock::batch().expect("the kernel has the tracepoint");
         let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
         let load = || Load::new(0, 200_000);
+
         for (rate, load) in [("full rate", load()), ("200,000/s", load().per_second(200_000))] {
             let histogram = Map::create(MapKind::PercpuArray, "errors", 8, COLUMNS).unwrap();
             let code = noting(&clock, &histogram);
-            let program = Program::load(ProgramKind::Xdp, "errors", &code, LoadOptions::default()).unwrap();
+            let program =
+                Program::load(ProgramKind::Xdp, "errors", &code, LoadOptions::default()).unwrap();
             let attach = || Link::attach_xdp(&program, pair.receiver.index, XdpMode::Native);
             let link = far.run_in(attach).unwrap().unwrap();
+
             generator.send(&[load]).unwrap();
             drop(link);
+
             let columns: Vec<u64> =
                 (0..COLUMNS).map(|column| histogram.lookup_sums(column).unwrap()[0]).collect();
             let total: u64 = columns.iter().sum();
             assert!((1..=200_000).contains(&total), "{columns:?}");
+
             let below = |percent| percentile(&columns, percent) as i32 * COLUMN_NANOS;
             println!("{rate}: {total} packets, by {COLUMN_NANOS} ns: {columns:?}");
             println!("half below {} ns, 99 % below {} ns", below(50), below(99));
+
             // A time in the future would be an enormous error; a stalled machine makes a large one.
             assert!(columns[COLUMNS as usize - 1] < total / 10, "{columns:?}");
         }

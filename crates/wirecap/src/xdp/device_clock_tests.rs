@@ -1,7 +1,9 @@
-//! A veth's driver implements hardware timestamps without a clock: a capture with the device's clock can be tested
-//! on it, but not the clock's values.
+//! A veth's driver implements hardware timestamps without a clock: a capture with the device's
+//! clock can be tested on it, but not the clock's values.
 
-use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged, skip_on_this_machine};
+use wirecap_testbed::{
+    Generator, Load, Namespace, Traffic, VethPair, privileged, skip_on_this_machine,
+};
 
 use super::*;
 use crate::umem::pool::Geometry;
@@ -39,9 +41,11 @@ fn settings(timestamps: Timestamps) -> Settings {
 }
 
 fn open_queue(device: &Device, queue: u32, timestamps: Timestamps) -> Result<Opened, OpenError> {
-    open(device, &Steering::new(vec![queue], 1), &settings(timestamps)).map_err(|refusal| match refusal {
-        Refusal::Error(error) => error,
-        Refusal::Reopen(reopen) => panic!("{reopen:?}"),
+    open(device, &Steering::new(vec![queue], 1), &settings(timestamps)).map_err(|refusal| {
+        match refusal {
+            Refusal::Error(error) => error,
+            Refusal::Reopen(reopen) => panic!("{reopen:?}"),
+        }
     })
 }
 
@@ -63,9 +67,12 @@ fn packets_without_a_time_by_the_device_have_none_and_are_all_there() {
     if !privileged() || !kernel_has_device_clocks() {
         return;
     }
-    let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+
+    let near = Namespace::new().unwrap();
+    let far = Namespace::new().unwrap();
     let pair = VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).unwrap();
     let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
+
     let opened = far.run_in(|| {
         let device = Device::find("a1").unwrap();
         let opened = open_queue(&device, 0, Timestamps::Hardware).unwrap();
@@ -75,14 +82,21 @@ fn packets_without_a_time_by_the_device_have_none_and_are_all_there() {
         opened
     });
     let opened = opened.unwrap();
-    assert_eq!((opened.timestamps, opened.receive_mode), (Timestamps::Hardware, ReceiveMode::NativeCopy));
+    assert_eq!(
+        (opened.timestamps, opened.receive_mode),
+        (Timestamps::Hardware, ReceiveMode::NativeCopy)
+    );
+
     let sent = generator.send(&[Load::new(0, 1000)]).unwrap();
     assert_eq!(sent[0].frames, 1000);
     assert_eq!(count_without_times(&*opened.rings[0], 1000), 1000);
+
     let account = opened.rings[0].account();
     assert_eq!((account.delivered, account.dropped.no_cell), (1000, 0));
     drop(opened);
-    let left = far.run_in(|| DeviceSummary::from(&Device::find("a1").unwrap()).attached_now().unwrap());
+
+    let left =
+        far.run_in(|| DeviceSummary::from(&Device::find("a1").unwrap()).attached_now().unwrap());
     assert!(left.unwrap().is_empty());
 }
 
@@ -91,10 +105,14 @@ fn an_interface_is_not_shared_if_a_capture_uses_the_device_clock() {
     if !privileged() || !kernel_has_device_clocks() {
         return;
     }
-    let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+
+    let near = Namespace::new().unwrap();
+    let far = Namespace::new().unwrap();
     let _pair = VethPair::new((&near, "a0"), (&far, "a1"), 2, 1500).unwrap();
+
     let run = || {
         let device = Device::find("a1").unwrap();
+
         for (first, second) in [
             (Timestamps::Hardware, Timestamps::Batch),
             (Timestamps::Batch, Timestamps::Hardware),

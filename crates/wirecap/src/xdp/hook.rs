@@ -1,9 +1,10 @@
-//! The program of a capture on an interface, with all that needs privileges: its maps, its place beside other captures,
-//! the claims of the queues, and promiscuous mode.
+//! The program of a capture on an interface, with all that needs privileges: its maps, its place
+//! beside other captures, the claims of the queues, and promiscuous mode.
 //!
-//! A capture describes the program that it needs in its own words ([`HookPlan`]) and gets a [`Hook`]. [`LocalHook`]
-//! assembles and loads the program. In a process that has dropped its privileges, the hook is in another process, which
-//! holds the program, its maps and its link; no request contains instructions of eBPF, or the ID of an object.
+//! A capture describes the program that it needs in its own words ([`HookPlan`]) and gets a
+//! [`Hook`]. [`LocalHook`] assembles and loads the program. In a process that has dropped its
+//! privileges, the hook is in another process, which holds the program, its maps and its link; no
+//! request contains instructions of eBPF, or the ID of an object.
 
 mod fault;
 mod local;
@@ -36,16 +37,16 @@ pub struct OpenedHook {
 
 /// The program of a capture on an interface.
 pub trait Hook: Any + Send + Sync + fmt::Debug {
-    /// From now on packets with this key in the steering go to a socket: one of this process, or of the process that
-    /// has opened it.
+    /// From now on packets with this key in the steering go to a socket: one of this process, or of
+    /// the process that has opened it.
     ///
     /// # Errors
     ///
     /// The kernel's, here and below.
     fn receive(&self, key: u32, socket: SocketRef<'_>) -> Result<(), BpfError>;
 
-    /// Loads a program with this filter, for the next [`exchange`](Self::exchange); without one, a program that
-    /// captures all packets.
+    /// Loads a program with this filter, for the next [`exchange`](Self::exchange); without one, a
+    /// program that captures all packets.
     ///
     /// # Errors
     ///
@@ -59,16 +60,16 @@ pub trait Hook: Any + Send + Sync + fmt::Debug {
     /// The kernel's; the previous program remains.
     fn exchange(&self, turn: &AttachLock) -> Result<(), BpfError>;
 
-    /// Loads a program that captures all packets and keeps it for later: a process that can no longer load programs can
-    /// still use it.
+    /// Loads a program that captures all packets and keeps it for later: a process that can no
+    /// longer load programs can still use it.
     ///
     /// # Errors
     ///
     /// The kernel's.
     fn keep_unfiltered(&self) -> Result<(), BpfError>;
 
-    /// Loads a program that passes all packets to the host, for the next [`exchange`](Self::exchange), and takes the
-    /// right for that.
+    /// Loads a program that passes all packets to the host, for the next
+    /// [`exchange`](Self::exchange), and takes the right for that.
     ///
     /// # Errors
     ///
@@ -92,8 +93,8 @@ pub trait Hook: Any + Send + Sync + fmt::Debug {
     /// As for opening.
     fn attach_anew(&self) -> Result<(), OpenError>;
 
-    /// Makes the driver run the program on added queues: a veth runs it only on the queues that existed when it was
-    /// attached.
+    /// Makes the driver run the program on added queues: a veth runs it only on the queues that
+    /// existed when it was attached.
     ///
     /// # Errors
     ///
@@ -114,10 +115,12 @@ pub trait Hook: Any + Send + Sync + fmt::Debug {
     /// The kernel's.
     fn add_queue(&self, queue: u32) -> Result<(), BpfError>;
 
-    /// Gives up a queue and these keys, so that its packets pass to the host and another capture may have it.
+    /// Gives up a queue and these keys, so that its packets pass to the host and another capture
+    /// may have it.
     fn close_queue(&self, queue: u32, keys: &[u32]);
 
-    /// Continues on an interface that replaces the present one, on those of its queues that this has.
+    /// Continues on an interface that replaces the present one, on those of its queues that this
+    /// has.
     ///
     /// # Errors
     ///

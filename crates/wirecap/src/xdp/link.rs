@@ -1,7 +1,8 @@
 //! The carrier of an interface while a capture is opened on it.
 //!
-//! Many drivers restart the device when a program is attached: igb then has no link for two seconds. Frames sent to the
-//! device meanwhile are lost uncounted, so a capture begins when the link is back.
+//! Many drivers restart the device when a program is attached: igb then has no link for two
+//! seconds. Frames sent to the device meanwhile are lost uncounted, so a capture begins when the
+//! link is back.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,13 +12,13 @@ use crate::error::OpenError;
 
 /// The maximum time for a link to come back: copper negotiates its speed in up to four seconds.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The same if there was none at first: because a capture has just ended, a program was detached, or the cable is
-/// unplugged.
+/// The same if there was none at first: because a capture has just ended, a program was detached,
+/// or the cable is unplugged.
 const PATIENCE_WITHOUT_HOPE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Waits until `device` has a carrier, and returns the waiting time; `None` if it gets none. It does not wait for a
-/// virtual interface that had none before, whose other end is down.
+/// Waits until `device` has a carrier, and returns the waiting time; `None` if it gets none. It
+/// does not wait for a virtual interface that had none before, whose other end is down.
 ///
 /// # Errors
 ///
@@ -29,6 +30,7 @@ pub(super) fn await_carrier(device: &Device) -> Result<Option<Duration>, OpenErr
         device if device.is_hardware() => PATIENCE_WITHOUT_HOPE,
         _ => Duration::ZERO,
     };
+
     loop {
         if device.has_carrier_now()? {
             return Ok(Some(started.elapsed()));

@@ -1,5 +1,5 @@
-//! The ways in which AF_XDP receives packets (receive modes), and the search for the best one that an interface
-//! supports.
+//! The ways in which AF_XDP receives packets (receive modes), and the search for the best one that
+//! an interface supports.
 
 use std::io;
 
@@ -81,6 +81,7 @@ impl<'a> ModeSearch<'a> {
         if receive_mode != ReceiveMode::ZeroCopy {
             self.copy_because("it shares its cells with rings without zero-copy");
         }
+
         match socket.bind_beside(first, self.device.index, ring.queue) {
             Err(error) if receive_mode == ReceiveMode::ZeroCopy && !is_in_use(&error) => {
                 let reason = self.zero_copy_reason(&error, ring);
@@ -110,8 +111,8 @@ impl<'a> ModeSearch<'a> {
         }
     }
 
-    /// Enables fragments, which costs nothing here: packets longer than the MTU that the host has merged arrive
-    /// completely. Linux before 6.6 has no fragments.
+    /// Enables fragments, which costs nothing here: packets longer than the MTU that the host has
+    /// merged arrive completely. Linux before 6.6 has no fragments.
     fn bind_with_copy(&self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {
         let bind = |fragments| {
             let mode = BindMode { zero_copy: false, fragments };

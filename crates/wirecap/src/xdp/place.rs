@@ -1,23 +1,25 @@
-//! A capture's place on an interface that it may share with other processes, each with separate queues.
+//! A capture's place on an interface that it may share with other processes, each with separate
+//! queues.
 //!
-//! A single process attaches its program directly: a dispatcher would cost a tail call per packet (12 ns if
-//! indirect jumps are mitigated). A second process finds the first one's program and atomically replaces it by
-//! a dispatcher, which calls the program in an array of programs at the index of the packet's queue, or passes
-//! the packet to the host. From then on every process fills and empties the slots of its own queues.
+//! A single process attaches its program directly: a dispatcher would cost a tail call per packet
+//! (12 ns if indirect jumps are mitigated). A second process finds the first one's program and
+//! atomically replaces it by a dispatcher, which calls the program in an array of programs at the
+//! index of the packet's queue, or passes the packet to the host. From then on every process fills
+//! and empties the slots of its own queues.
 //!
-//! All objects are held by file descriptors. Each process holds the link, which keeps the program attached,
-//! and the array, whose slots the kernel empties when no process holds it any more. So processes may be
-//! killed in any order: the objects that others need remain, and the kernel removes everything with the last
-//! process. The slots of a killed process keep its program, whose sockets are closed, so the packets pass to
-//! the host.
+//! All objects are held by file descriptors. Each process holds the link, which keeps the program
+//! attached, and the array, whose slots the kernel empties when no process holds it any more. So
+//! processes may be killed in any order: the objects that others need remain, and the kernel
+//! removes everything with the last process. The slots of a killed process keep its program, whose
+//! sockets are closed, so the packets pass to the host.
 //!
-//! A program that reads the device's clock is bound to the device: it cannot be in the array, so its process has the
-//! interface for itself.
+//! A program that reads the device's clock is bound to the device: it cannot be in the array, so
+//! its process has the interface for itself.
 //!
-//! The kernel empties an array some time after its last holder closed it, even if another process has
-//! obtained it in between. So every claim (`claim`) holds the array for as long as others see the claim, and
-//! a joining process obtains the array before it looks for the claims of others. If there are none, it uses a
-//! new array.
+//! The kernel empties an array some time after its last holder closed it, even if another process
+//! has obtained it in between. So every claim (`claim`) holds the array for as long as others see
+//! the claim, and a joining process obtains the array before it looks for the claims of others. If
+//! there are none, it uses a new array.
 
 use std::io;
 use std::thread;
@@ -34,8 +36,8 @@ use crate::xdp::refused;
 const ARRAY: &str = "wirecap_queues";
 /// Its number of slots: no driver has more queues.
 pub(super) const SLOTS: u32 = 4096;
-/// Maximum time for which an interface may be busy without a visible program: a process that lists all links,
-/// or is just ending, holds a link for a moment.
+/// Maximum time for which an interface may be busy without a visible program: a process that lists
+/// all links, or is just ending, holds a link for a moment.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -56,9 +58,9 @@ pub(super) struct Taken {
 }
 
 impl Place {
-    /// Takes the place of `queues` on `device` for the program that `load` returns. `load` gets the array of programs,
-    /// to which the program must refer so that others find it. Only one process may call this at a time. A program that
-    /// is bound to the device does not share the interface.
+    /// Takes the place of `queues` on `device` for the program that `load` returns. `load` gets the
+    /// array of programs, to which the program must refer so that others find it. Only one process
+    /// may call this at a time. A program that is bound to the device does not share the interface.
     pub(super) fn take(
         device: &DeviceSummary,
         queues: &[u32],
@@ -68,8 +70,9 @@ impl Place {
         Self::take_slots(device, queues, if is_bound { &[] } else { queues }, is_bound, load)
     }
 
-    /// Attaches a program to `device`, whose `queues` only send: some drivers have no zero-copy tx rings without a
-    /// program. It passes every packet to the host until others join. Only one process may call this at a time.
+    /// Attaches a program to `device`, whose `queues` only send: some drivers have no zero-copy tx
+    /// rings without a program. It passes every packet to the host until others join. Only one
+    /// process may call this at a time.
     pub(super) fn pass(device: &DeviceSummary, queues: &[u32]) -> Result<Taken, OpenError> {
         Self::take_slots(device, queues, &[], false, programs::load_dispatcher)
     }
@@ -88,14 +91,18 @@ impl Place {
                 Some(_) if is_bound && is_another_beside(device, queues)? => {
                     return Err(not_shared(device, queues));
                 }
-                Some(occupant) if is_another_beside(device, queues)? => occupant.join(device, slots, &load),
-                // An untrusted user with capabilities may capture there nevertheless; the objects of a dead
-                // process would disappear soon.
+                Some(occupant) if is_another_beside(device, queues)? => {
+                    occupant.join(device, slots, &load)
+                }
+                // An untrusted user with capabilities may capture there nevertheless; the objects
+                // of a dead process would disappear soon.
                 Some(_) if is_stranger_beside(device, queues)? && Instant::now() < deadline => {
                     thread::sleep(BUSY_PAUSE);
                     continue;
                 }
-                Some(occupant) if is_stranger_beside(device, queues)? => occupant.join(device, slots, &load),
+                Some(occupant) if is_stranger_beside(device, queues)? => {
+                    occupant.join(device, slots, &load)
+                }
                 Some(leftover) => leftover.replace(device, slots, &load),
                 None => Self::alone(device, slots, &load),
             };
@@ -143,13 +150,14 @@ impl Place {
         &self.slots.array
     }
 
-    /// Replaces the current program by `program`. Each packet is processed by one of the two. Only one process
-    /// may call this at a time.
+    /// Replaces the current program by `program`. Each packet is processed by one of the two. Only
+    /// one process may call this at a time.
     pub(super) fn exchange(&mut self, program: Program) -> Result<(), BpfError> {
         let is_attached = self.is_attached_directly()?;
         if is_attached {
             self.put_in_place(&program)?;
         }
+
         let before = std::mem::replace(&mut self.slots.program, program);
         let exchanged = self.slots.fill();
         if exchanged.is_err() {
@@ -158,17 +166,19 @@ impl Place {
             let _ = self.slots.fill();
             let _ = if is_attached { self.put_in_place(&self.slots.program) } else { Ok(()) };
         }
+
         exchanged
     }
 
-    /// Whether the link has the program itself and not a dispatcher; a detached link also keeps its program.
+    /// Whether the link has the program itself and not a dispatcher; a detached link also keeps its
+    /// program.
     fn is_attached_directly(&self) -> Result<bool, BpfError> {
         let Some(link) = &self.link else { return Ok(false) };
         Ok(link.info()?.program_id == self.slots.program.id()?)
     }
 
-    /// Makes the link run `program`, unless it was detached or its interface is gone: then the program of that time is
-    /// attached later.
+    /// Makes the link run `program`, unless it was detached or its interface is gone: then the
+    /// program of that time is attached later.
     fn put_in_place(&self, program: &Program) -> Result<(), BpfError> {
         let Some(link) = &self.link else { return Ok(()) };
         match link.update(program) {
@@ -177,9 +187,9 @@ impl Place {
         }
     }
 
-    /// Restores the program if another one has replaced it, if the link still holds one at all. Not if that is the program of
-    /// another capture: it took the interface when this one, whose queues are `own`, had given them up. Only one process may
-    /// call this at a time.
+    /// Restores the program if another one has replaced it, if the link still holds one at all. Not
+    /// if that is the program of another capture: it took the interface when this one, whose queues
+    /// are `own`, had given them up. Only one process may call this at a time.
     pub(super) fn retake(&self, device: &DeviceSummary, own: &[u32]) -> Result<bool, OpenError> {
         let Some(link) = &self.link else { return Ok(false) };
         if link.info().map_or(true, |info| info.ifindex == 0) {
@@ -195,17 +205,18 @@ impl Place {
         Ok(dispatcher.and_then(|dispatcher| link.update(&dispatcher)).is_ok())
     }
 
-    /// Detaches the program and attaches it again: a driver may have lost it, and is notified of a program only if
-    /// there was none. Packets pass to the host meanwhile. Fails if other processes share the place.
+    /// Detaches the program and attaches it again: a driver may have lost it, and is notified of a
+    /// program only if there was none. Packets pass to the host meanwhile. Fails if other processes
+    /// share the place.
     pub(super) fn attach_anew(&mut self, device: &DeviceSummary) -> Result<(), BpfError> {
         self.link = None;
         self.link = Some(attach(&self.slots.program, device)?.0);
         Ok(())
     }
 
-    /// Whether the program is still in place: attached, or called by another capture's dispatcher. If that cannot
-    /// be queried, it counts as in place, because a process that joins this interface has more privileges than
-    /// this query needs.
+    /// Whether the program is still in place: attached, or called by another capture's dispatcher.
+    /// If that cannot be queried, it counts as in place, because a process that joins this
+    /// interface has more privileges than this query needs.
     pub(super) fn is_taken(&self) -> bool {
         let Some(link) = &self.link else { return false };
         let Ok(info) = link.info() else { return true };
@@ -216,24 +227,32 @@ impl Place {
         is_own
             || Program::by_id(info.program_id)
                 .and_then(|program| program.info())
-                .map_or(true, |program| program.name == DISPATCHER && program.map_ids == self.array_ids())
+                .map_or(true, |program| {
+                    program.name == DISPATCHER && program.map_ids == self.array_ids()
+                })
     }
 
     fn array_ids(&self) -> Vec<u32> {
         self.slots.array.info().map(|array| vec![array.id]).unwrap_or_default()
     }
 
-    /// Like [`exchange`](Self::exchange), but the driver is always notified of a program. Fails if another capture has
-    /// replaced this one.
-    pub(super) fn exchange_anew(&mut self, program: Program, device: &DeviceSummary) -> Result<(), BpfError> {
+    /// Like [`exchange`](Self::exchange), but the driver is always notified of a program. Fails if
+    /// another capture has replaced this one.
+    pub(super) fn exchange_anew(
+        &mut self,
+        program: Program,
+        device: &DeviceSummary,
+    ) -> Result<(), BpfError> {
         if !self.is_taken() {
             let source = io::Error::from_raw_os_error(libc::EBUSY);
             return Err(BpfError::InterfaceBusy { ifindex: device.index, source });
         }
+
         let is_attached_directly = self.is_attached_directly()?;
         if let Some(link) = self.link.as_ref().filter(|_| !is_attached_directly) {
             link.update(&programs::load_dispatcher(&self.slots.array)?)?;
         }
+
         self.exchange(program)
     }
 
@@ -272,8 +291,8 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Puts the program into each of them, regardless of the previous contents: slots of a killed process are
-    /// not empty.
+    /// Puts the program into each of them, regardless of the previous contents: slots of a killed
+    /// process are not empty.
     fn fill(&self) -> Result<(), BpfError> {
         self.queues.iter().try_for_each(|&queue| self.array.update_fd(queue, &self.program))
     }
@@ -305,19 +324,23 @@ struct Occupant {
 }
 
 impl Occupant {
-    /// The captures on `device` that `queues` should join; `None` if there are none, also if another program is
-    /// attached.
+    /// The captures on `device` that `queues` should join; `None` if there are none, also if
+    /// another program is attached.
     fn find(device: &DeviceSummary, queues: &[u32]) -> Result<Option<Self>, OpenError> {
         let Some(attached) = device.attached_now()?.into_iter().next() else { return Ok(None) };
         match Self::behind(device, attached) {
             Ok(Found::Wirecap(occupant)) => Ok(Some(occupant)),
-            Ok(Found::Bound) if is_another_beside(device, queues)? => Err(not_shared(device, queues)),
+            Ok(Found::Bound) if is_another_beside(device, queues)? => {
+                Err(not_shared(device, queues))
+            }
             Ok(Found::Bound | Found::Other) => Ok(None),
             Ok(Found::OtherVersion(program)) => {
                 Err(OpenError::OtherVersion { interface: device.name.clone(), program })
             }
             Err(source @ BpfError::NotPermitted { .. }) => match holder_beside(device, queues) {
-                Some(holder) => Err(OpenError::Joining { interface: device.name.clone(), holder, source }),
+                Some(holder) => {
+                    Err(OpenError::Joining { interface: device.name.clone(), holder, source })
+                }
                 None => Ok(None),
             },
             // The attached program, its link or one of its maps was removed in between.
@@ -327,9 +350,12 @@ impl Occupant {
     }
 
     fn behind(device: &DeviceSummary, attached: AttachedXdp) -> Result<Found, BpfError> {
-        let Some(link) = link_holding(attached.program_id, device.index)? else { return Ok(Found::Other) };
+        let Some(link) = link_holding(attached.program_id, device.index)? else {
+            return Ok(Found::Other);
+        };
         let program = Program::by_id(attached.program_id)?;
         let info = program.info()?;
+
         // Any process with CAP_BPF can name its program so.
         let is_ours = is_trusted(info.uid);
         #[cfg(sabotage)]
@@ -337,6 +363,7 @@ impl Occupant {
         if info.kind != ProgramKind::Xdp as u32 || !is_ours {
             return Ok(Found::Other);
         }
+
         let is_alone = match &*info.name {
             QUEUE_PROGRAM => true,
             DISPATCHER => false,
@@ -344,35 +371,49 @@ impl Occupant {
             name if name.starts_with("wirecap") => return Ok(Found::OtherVersion(info.name)),
             _ => return Ok(Found::Other),
         };
+
         for id in info.map_ids {
             let array = Map::by_id(id)?;
             if !is_array_of_programs(&array.info()?) {
                 continue;
             }
-            let is_another = !is_alone && programs::load_dispatcher(&array)?.info()?.tag != info.tag;
+
+            let is_another =
+                !is_alone && programs::load_dispatcher(&array)?.info()?.tag != info.tag;
             #[cfg(sabotage)]
             let is_another = is_another && !crate::sabotage::is("broker-joins-a-false-dispatcher");
             if is_another {
                 return Ok(Found::Other);
             }
-            return Ok(Found::Wirecap(Self { link, program, array, mode: attached.mode, is_alone }));
+
+            return Ok(Found::Wirecap(Self {
+                link,
+                program,
+                array,
+                mode: attached.mode,
+                is_alone,
+            }));
         }
+
         Ok(Found::Other)
     }
 
-    /// Makes the link run `program`, and checks that the interface does: the link of an interface in another network
-    /// namespace may have the same properties.
+    /// Makes the link run `program`, and checks that the interface does: the link of an interface
+    /// in another network namespace may have the same properties.
     fn put(&self, device: &DeviceSummary, program: &Program) -> Result<(), BpfError> {
         self.link.update(program)?;
         #[cfg(sabotage)]
         if crate::sabotage::is("broker-replaces-the-link-of-another-namespace") {
             return Ok(());
         }
+
         let id = program.id()?;
-        let runs = |attached: Vec<AttachedXdp>| attached.iter().any(|attached| attached.program_id == id);
+        let runs =
+            |attached: Vec<AttachedXdp>| attached.iter().any(|attached| attached.program_id == id);
         if device.attached_now().is_ok_and(runs) {
             return Ok(());
         }
+
         self.link.update(&self.program)?;
         let source = io::Error::from_raw_os_error(libc::EBUSY);
         Err(BpfError::InterfaceBusy { ifindex: device.index, source })
@@ -393,7 +434,8 @@ impl Occupant {
         Ok(Taken { place: Place { slots, link: Some(self.link) }, not_native })
     }
 
-    /// Replaces processes that have ended, although the kernel has not yet removed all of their objects.
+    /// Replaces processes that have ended, although the kernel has not yet removed all of their
+    /// objects.
     fn replace(
         self,
         device: &DeviceSummary,
@@ -407,7 +449,8 @@ impl Occupant {
     }
 
     fn not_native(&self) -> Option<String> {
-        let reason = "another capture on the interface has attached its program to the network stack";
+        let reason =
+            "another capture on the interface has attached its program to the network stack";
         (self.mode == XdpMode::Generic).then(|| reason.to_owned())
     }
 }
@@ -417,7 +460,8 @@ fn is_array_of_programs(map: &MapInfo) -> bool {
     map.name == ARRAY && map.kind == MapKind::ProgArray as u32 && map.max_entries == SLOTS
 }
 
-/// Attaches `program` in the driver if that is possible, else in the network stack, with the reason.
+/// Attaches `program` in the driver if that is possible, else in the network stack, with the
+/// reason.
 fn attach(program: &Program, device: &DeviceSummary) -> Result<(Link, Option<String>), BpfError> {
     match Link::attach_xdp(program, device.index, bpf::XdpMode::Native) {
         Err(error) if is_refusal_by_driver(&error) => {
@@ -432,8 +476,8 @@ fn attach(program: &Program, device: &DeviceSummary) -> Result<(Link, Option<Str
     }
 }
 
-/// Whether the driver cannot run the program. Drivers without XDP, or not at this MTU or with these queues, report it
-/// in several ways; the remaining errors would occur in another mode as well.
+/// Whether the driver cannot run the program. Drivers without XDP, or not at this MTU or with these
+/// queues, report it in several ways; the remaining errors would occur in another mode as well.
 fn is_refusal_by_driver(error: &BpfError) -> bool {
     const OTHER_CAUSES: [i32; 3] = [libc::ENODEV, libc::ENOMEM, libc::ENETDOWN];
     matches!(error, BpfError::Failed { .. } | BpfError::Refused { .. })

@@ -1,4 +1,5 @@
-//! The program that a capture needs on an interface, in the capture's own words: plain data, for another process.
+//! The program that a capture needs on an interface, in the capture's own words: plain data, for
+//! another process.
 
 use serde::{Deserialize, Serialize};
 

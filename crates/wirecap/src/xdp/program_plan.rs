@@ -37,12 +37,15 @@ impl ProgramPlan {
         let HookPlan { device, steering, timestamps, .. } = plan;
         let stamp_failed = || Map::create_mappable("wirecap_nostamp", FAILED_BYTES, 1);
         let counter_bytes = (programs::COUNTS * size_of::<u64>()) as u32;
+
         // Queues may be added while the capture runs; no driver has more than these.
         let queues_max = device.rx_queues_max.clamp(device.rx_queues, SLOTS.max(device.rx_queues));
         let drops = plan.drop_rejected;
         #[cfg(sabotage)]
         let drops = drops || crate::sabotage::is("rejected-packets-dropped");
-        let counts = Map::create(MapKind::PercpuArray, "wirecap_counts", counter_bytes, queues_max)?;
+        let counts =
+            Map::create(MapKind::PercpuArray, "wirecap_counts", counter_bytes, queues_max)?;
+
         Ok(Self {
             device: device.clone(),
             steering: steering.clone(),
@@ -68,13 +71,18 @@ impl ProgramPlan {
 
     /// The properties of its programs, one of which was attached.
     pub(super) fn state(&self, not_native: Option<String>, filters: Where) -> HookState {
-        let timestamps = self.stamp_failed.as_ref().map_or(Timestamps::None, |_| self.clock.timestamps());
+        let timestamps =
+            self.stamp_failed.as_ref().map_or(Timestamps::None, |_| self.clock.timestamps());
         let is_bound = self.clock.bound_to().is_some();
         HookState { not_native, filters, timestamps, is_bound, queues_max: self.queues_max }
     }
 
     /// Loads a program with `filter` in it, or one without if that is impossible.
-    pub(super) fn load(&self, array: &Map, filter: Option<&Filter>) -> Result<(Program, Where), BpfError> {
+    pub(super) fn load(
+        &self,
+        array: &Map,
+        filter: Option<&Filter>,
+    ) -> Result<(Program, Where), BpfError> {
         let filter = filter.filter(|filter| !filter.matches_everything());
         let reason = match self.load_with(array, filter) {
             Ok(program) => return Ok((program, Where::Program)),
@@ -84,6 +92,7 @@ impl ProgramPlan {
             }
             Err(LoadError::Kernel(error)) => return Err(error),
         };
+
         match self.load_with(array, None) {
             Ok(program) => Ok((program, Where::UserSpace(reason))),
             Err(LoadError::Kernel(error)) => Err(error),
@@ -104,14 +113,18 @@ impl ProgramPlan {
                 verdict: self.verdict,
             }),
             own: self.device.mac.filter(|_| self.counts_own),
-            stamping: self.stamp_failed.as_ref().map(|failed| Stamping { clock: &self.clock, failed }),
+            stamping: self
+                .stamp_failed
+                .as_ref()
+                .map(|failed| Stamping { clock: &self.clock, failed }),
         })
     }
 }
 
 /// The verifier's last message before its statistics.
 fn last_words(log: &str) -> &str {
-    let is_statistics = |line: &&str| line.starts_with("processed ") || line.starts_with("verification time");
+    let is_statistics =
+        |line: &&str| line.starts_with("processed ") || line.starts_with("verification time");
     let mut lines = log.lines().rev().map(str::trim);
     lines.find(|line| !line.is_empty() && !is_statistics(line)).unwrap_or("it does not say why")
 }

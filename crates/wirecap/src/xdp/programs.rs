@@ -1,8 +1,8 @@
-//! The XDP program of a capture: rejects the non-matching packets of its queues, timestamps the others, selects
-//! one of the queue's rings, and redirects to that ring's socket.
+//! The XDP program of a capture: rejects the non-matching packets of its queues, timestamps the
+//! others, selects one of the queue's rings, and redirects to that ring's socket.
 //!
-//! If several processes capture from one interface, a dispatcher passes each queue's packets to the program of
-//! the process that has the queue.
+//! If several processes capture from one interface, a dispatcher passes each queue's packets to the
+//! program of the process that has the queue.
 //!
 //! Programs are loaded without CAP_PERFMON and CAP_SYS_ADMIN, also by root: the verifier then
 //! rejects programs that could disclose kernel memory, also by speculative execution, and makes
@@ -21,7 +21,8 @@ use crate::xdp::clock::Clock;
 
 /// The program's name and version, by which other captures find it; `bpftool prog` shows it.
 pub(crate) const QUEUE_PROGRAM: &str = "wirecap_v1";
-/// The same for a program that reads the device's clock: it is bound to the device, and no dispatcher can call it.
+/// The same for a program that reads the device's clock: it is bound to the device, and no
+/// dispatcher can call it.
 pub(crate) const BOUND_PROGRAM: &str = "wirecap_hw_v1";
 /// The same for the dispatcher. The versions change when the two become incompatible.
 pub(crate) const DISPATCHER: &str = "wirecap_disp_v1";
@@ -51,13 +52,15 @@ const KEYS_MAX: usize = 64;
 pub(crate) struct Plan<'a> {
     /// The programs of all queues, which the dispatcher calls.
     pub(crate) array: &'a Map,
-    /// The socket map: packets go to the socket at their ring's key, or to the host if there is none.
+    /// The socket map: packets go to the socket at their ring's key, or to the host if there is
+    /// none.
     pub(crate) sockets: &'a Map,
     /// The queues that have sockets, and how many.
     pub(crate) steering: &'a Steering,
     /// Packets of other queues are ignored.
     pub(crate) names_queues: bool,
-    /// Counts by queue and CPU: non-matching packets ([`NOT_WANTED`]), and packets without a socket ([`NO_SOCKET`]).
+    /// Counts by queue and CPU: non-matching packets ([`NOT_WANTED`]), and packets without a socket
+    /// ([`NO_SOCKET`]).
     pub(crate) counts: &'a Map,
     /// The filter; all packets, if there is none.
     pub(crate) filter: Option<FilterPlan<'a>>,
@@ -109,8 +112,8 @@ pub(crate) fn load(plan: &Plan<'_>) -> Result<Program, LoadError> {
     }
 }
 
-/// Loads the dispatcher: it calls the program at the queue's index in `array`, and passes packets of queues without
-/// one.
+/// Loads the dispatcher: it calls the program at the queue's index in `array`, and passes packets
+/// of queues without one.
 pub(crate) fn load_dispatcher(array: &Map) -> Result<Program, BpfError> {
     let mut program = Assembler::new();
     program.load(Size::Word, Reg::R3, Reg::R1, xdp_md::RX_QUEUE_INDEX);
@@ -122,7 +125,8 @@ pub(crate) fn load_dispatcher(array: &Map) -> Result<Program, BpfError> {
     load(true).or_else(|error| if knows_no_fragments(&error) { load(false) } else { Err(error) })
 }
 
-/// Loads a program that passes all packets, to replace the program of a capture that no longer uses the interface.
+/// Loads a program that passes all packets, to replace the program of a capture that no longer uses
+/// the interface.
 pub(crate) fn load_pass(array: &Map) -> Result<Program, BpfError> {
     let mut program = Assembler::new();
     // For nothing but that the array is found with the program.
@@ -145,7 +149,8 @@ fn knows_no_fragments(error: &BpfError) -> bool {
 /// A map whose value has the numbers of the plan's queues.
 fn keys(plan: &Plan<'_>) -> Result<Map, BpfError> {
     let queues = plan.steering.queues();
-    let numbers: Vec<u8> = queues.iter().take(KEYS_MAX).flat_map(|queue| queue.to_ne_bytes()).collect();
+    let numbers: Vec<u8> =
+        queues.iter().take(KEYS_MAX).flat_map(|queue| queue.to_ne_bytes()).collect();
     let keys = Map::create(MapKind::Array, "wirecap_keys", numbers.len() as u32, 1)?;
     keys.update(0, &numbers)?;
     Ok(keys)
@@ -154,9 +159,11 @@ fn keys(plan: &Plan<'_>) -> Result<Map, BpfError> {
 /// `fragments`: the program receives frames of several fragments.
 fn assemble(plan: &Plan<'_>, keys: &Map, fragments: bool) -> Result<Vec<Insn>, Unsupported> {
     let mut program = Assembler::new();
+
     // For nothing but that the array is found with the program.
     program.load_map_fd(Reg::R0, plan.array);
     program.mov(Reg::R6, Reg::R1);
+
     if plan.names_queues {
         pass_other_queues(&mut program, plan.steering.queues());
     }
@@ -169,18 +176,23 @@ fn assemble(plan: &Plan<'_>, keys: &Map, fragments: bool) -> Result<Vec<Insn>, U
     if let Some(stamping) = &plan.stamping {
         stamp(&mut program, stamping);
     }
+
     plan.steering.find_key(&mut program);
     program.load_map_fd(Reg::R1, plan.sockets);
+
     // If the ring's socket is closed, the packet goes to the host.
     program.mov(Reg::R3, XDP_PASS);
     program.call(Helper::RedirectMap);
+
     let found = program.label();
     program.jump_if(Reg::R0, Condition::Eq, XDP_REDIRECT, found);
     program.mov(Reg::R7, Reg::R0);
+
     let rare = count(&mut program, plan, keys, NO_SOCKET);
     program.mov(Reg::R0, Reg::R7);
     program.bind(found).exit();
     rare.write(&mut program);
+
     Ok(program.finish().expect("every label is bound once, and near"))
 }
 
@@ -193,13 +205,16 @@ fn turn_away(
     fragments: bool,
 ) -> Result<(), Unsupported> {
     let [reject, wanted] = [(); 2].map(|()| program.label());
-    let target = XdpTarget { context: Reg::R6, reject, multi_buffer: fragments, address: filter.address };
+    let target =
+        XdpTarget { context: Reg::R6, reject, multi_buffer: fragments, address: filter.address };
     filter.filter.emit_xdp(program, &target)?;
     program.jump(wanted).bind(reject);
+
     let rare = count(program, plan, keys, NOT_WANTED);
     program.mov(Reg::R0, filter.verdict).exit();
     rare.write(program);
     program.bind(wanted);
+
     Ok(())
 }
 
@@ -207,27 +222,32 @@ fn turn_away(
 fn count_own(program: &mut Assembler, plan: &Plan<'_>, own: [u8; 6], keys: &Map) {
     let done = program.label();
     let [a, b, c, d, e, f] = own;
-    let (first, last) = (i32::from_ne_bytes([a, b, c, d]), i32::from(u16::from_ne_bytes([e, f])));
+    let first = i32::from_ne_bytes([a, b, c, d]);
+    let last = i32::from(u16::from_ne_bytes([e, f]));
+
     program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::DATA);
     program.load(Size::Word, Reg::R3, Reg::R6, xdp_md::DATA_END);
     program.mov(Reg::R4, Reg::R2).add(Reg::R4, own.len() as i32);
     program.jump_if(Reg::R4, Condition::Gt, Reg::R3, done);
     program.load(Size::Word, Reg::R5, Reg::R2, 0).jump_if32(Reg::R5, Condition::Ne, first, done);
     program.load(Size::Half, Reg::R5, Reg::R2, 4).jump_if32(Reg::R5, Condition::Ne, last, done);
+
     let rare = count(program, plan, keys, OWN);
     program.jump(done);
     rare.write(program);
     program.bind(done);
 }
 
-/// Adds one to a count of the packet's queue. Leaves nothing in R0 to R5. The result is to be written after the code
-/// that follows.
+/// Adds one to a count of the packet's queue. Leaves nothing in R0 to R5. The result is to be
+/// written after the code that follows.
 #[must_use]
 fn count(program: &mut Assembler, plan: &Plan<'_>, keys: &Map, place: usize) -> RareKey {
     let counted = program.label();
     let rare = RareKey { wanted: program.label(), found: program.label() };
     let offset = (place * size_of::<u64>()) as i16;
-    let numbered: Vec<_> = (0..).zip(plan.steering.queues().iter().copied()).take(KEYS_MAX).collect();
+    let numbered: Vec<_> =
+        (0..).zip(plan.steering.queues().iter().copied()).take(KEYS_MAX).collect();
+
     program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::RX_QUEUE_INDEX);
     search_key(program, keys, &numbered, rare, true);
     program.bind(rare.found);
@@ -235,6 +255,7 @@ fn count(program: &mut Assembler, plan: &Plan<'_>, keys: &Map, place: usize) -> 
     program.jump_if(Reg::R0, Condition::Eq, 0, counted);
     program.load(Size::Double, Reg::R1, Reg::R0, offset).add(Reg::R1, 1);
     program.store(Size::Double, Reg::R0, offset, Reg::R1).bind(counted);
+
     rare
 }
 
@@ -253,13 +274,20 @@ impl RareKey {
     }
 }
 
-/// Puts the address of the number in R2 into R2, if it is among those of the queues, each with its index in the map: a
-/// binary search. `is_last`: the next instruction is where the search ends.
+/// Puts the address of the number in R2 into R2, if it is among those of the queues, each with its
+/// index in the map: a binary search. `is_last`: the next instruction is where the search ends.
 ///
-/// Without CAP_PERFMON, the processor waits for all earlier instructions after a store to unused stack (8 ns per packet),
-/// and an address in a map that is computed from the number makes the verifier follow 25 times as many paths. So the
-/// numbers are in a map, and the program branches to the constant address of each.
-fn search_key(program: &mut Assembler, keys: &Map, queues: &[(u32, u32)], rare: RareKey, is_last: bool) {
+/// Without CAP_PERFMON, the processor waits for all earlier instructions after a store to unused
+/// stack (8 ns per packet), and an address in a map that is computed from the number makes the
+/// verifier follow 25 times as many paths. So the numbers are in a map, and the program branches to
+/// the constant address of each.
+fn search_key(
+    program: &mut Assembler,
+    keys: &Map,
+    queues: &[(u32, u32)],
+    rare: RareKey,
+    is_last: bool,
+) {
     match *queues {
         [] => _ = program.jump(rare.wanted),
         [(index, queue)] => {
@@ -291,13 +319,16 @@ fn pass_other_queues(program: &mut Assembler, queues: &[u32]) {
     program.bind(ours);
 }
 
-/// Writes the packet's time, in nanoseconds of CLOCK_TAI or of the device's clock, directly before it.
+/// Writes the packet's time, in nanoseconds of CLOCK_TAI or of the device's clock, directly before
+/// it.
 fn stamp(program: &mut Assembler, stamping: &Stamping<'_>) {
-    let (failed, done) = (program.label(), program.label());
+    let failed = program.label();
+    let done = program.label();
     program.mov(Reg::R1, Reg::R6).mov(Reg::R2, -STAMP_BYTES);
     program.call(Helper::XdpAdjustMeta);
     program.jump_if(Reg::R0, Condition::Ne, 0, failed);
     stamping.clock.read(program);
+
     // The verifier must see that the eight bytes are between the metadata's start and the packet.
     program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::DATA_META);
     program.load(Size::Word, Reg::R3, Reg::R6, xdp_md::DATA);

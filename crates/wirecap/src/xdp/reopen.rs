@@ -1,5 +1,5 @@
-//! Facts that are known only after the first program was attached or the first socket bound, after which opening
-//! restarts.
+//! Facts that are known only after the first program was attached or the first socket bound, after
+//! which opening restarts.
 
 use std::io;
 
@@ -18,8 +18,8 @@ pub(crate) enum Refusal {
 /// What an attempt taught.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reopen {
-    /// With a program attached the interface has another number of receive queues: virtio-net adds one for each CPU to
-    /// send on, and receives on all of them.
+    /// With a program attached the interface has another number of receive queues: virtio-net adds
+    /// one for each CPU to send on, and receives on all of them.
     Queues { ifindex: u32, own: u32, rx_queues: u32 },
     /// All rings that share cells must receive with a copy, for this reason.
     Copy { reason: String },
@@ -54,15 +54,19 @@ impl From<Reopen> for Refusal {
     }
 }
 
-/// Why zero-copy on `device`, which has `own` receive queues without a program, is not safe, if known.
+/// Why zero-copy on `device`, which has `own` receive queues without a program, is not safe, if
+/// known.
 ///
-/// virtio_net removes the queues that it added for a program together with the program, and does not release zero-copy
-/// memory on a removed queue (Linux 7.3: `virtnet_xsk_pool_disable` returns EINVAL). With the next program the kernel
-/// uses freed memory. A killed process may release the program before the sockets.
+/// virtio_net removes the queues that it added for a program together with the program, and does
+/// not release zero-copy memory on a removed queue (Linux 7.3: `virtnet_xsk_pool_disable` returns
+/// EINVAL). With the next program the kernel uses freed memory. A killed process may release the
+/// program before the sockets.
 pub(crate) fn why_copy(device: &Device, own: Option<u32>) -> Option<String> {
-    let (name, all) = (&device.name, device.rx_queues);
+    let name = &device.name;
+    let all = device.rx_queues;
     let is_native = device.attached_xdp.iter().any(|attached| attached.mode == XdpMode::Native);
     let is_virtio = device.driver.as_deref() == Some("virtio_net");
+
     match own {
         Some(own) if own < all => Some(format!(
             "{name} has {own} receive queues, and {all} while a program is attached; the added queues do not release zero-copy memory safely; run ethtool -L {name} combined {all} to make them permanent"

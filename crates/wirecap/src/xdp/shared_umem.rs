@@ -1,8 +1,9 @@
-//! The parts shared by the rings of an elastic or forwarding capture: one UMEM, and its cells that belong to no ring.
+//! The parts shared by the rings of an elastic or forwarding capture: one UMEM, and its cells that
+//! belong to no ring.
 //!
-//! The socket of the first ring registers the UMEM, and the others, on other queues and interfaces, bind to
-//! it (`XDP_SHARED_UMEM`), each with a separate fill ring. The kernel receives on all of them as on the first:
-//! with zero-copy or with a copy.
+//! The socket of the first ring registers the UMEM, and the others, on other queues and interfaces,
+//! bind to it (`XDP_SHARED_UMEM`), each with a separate fill ring. The kernel receives on all of
+//! them as on the first: with zero-copy or with a copy.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,8 +24,8 @@ const MAX_CELLS: u64 = 1 << 28;
 #[derive(Debug)]
 pub(crate) struct SharedUmem {
     pub(crate) pool: Arc<Pool>,
-    /// The cells that belong to no ring, in an elastic capture. A forwarding capture keeps such cells for new
-    /// packets.
+    /// The cells that belong to no ring, in an elastic capture. A forwarding capture keeps such
+    /// cells for new packets.
     stock: Option<Arc<Stock>>,
     /// The reserved cells of each ring until they are requested, the first ring's last.
     shares: Mutex<Vec<Vec<u64>>>,
@@ -39,7 +40,8 @@ pub(crate) struct SharedUmem {
 }
 
 impl SharedUmem {
-    /// For `rings` rings with an elastic pool on `devices`; `ring` is the geometry of a single ring.
+    /// For `rings` rings with an elastic pool on `devices`; `ring` is the geometry of a single
+    /// ring.
     ///
     /// # Errors
     ///
@@ -57,8 +59,8 @@ impl SharedUmem {
         Ok(Self::of(pool, Some(stock), shares, ring, warm, devices))
     }
 
-    /// For `rings` rings and ports on `devices` between which packets are forwarded: each ring has all cells of
-    /// its geometry, and there are additional cells for new packets.
+    /// For `rings` rings and ports on `devices` between which packets are forwarded: each ring has
+    /// all cells of its geometry, and there are additional cells for new packets.
     ///
     /// # Errors
     ///
@@ -88,7 +90,8 @@ impl SharedUmem {
         warm: Option<u32>,
         devices: impl IntoIterator<Item = &'a Device>,
     ) -> Self {
-        let is_zero_copy = |device: &Device| device.xdp.as_ref().is_none_or(XdpSupport::is_zero_copy);
+        let is_zero_copy =
+            |device: &Device| device.xdp.as_ref().is_none_or(XdpSupport::is_zero_copy);
         shares.reverse();
         Self {
             pool: Arc::new(pool),

@@ -28,8 +28,8 @@ impl StampSource for NoStamps {
     }
 }
 
-/// Timestamps that the XDP program wrote before the packets; if the driver has no room for them, all packets of a chunk
-/// have its time of capture, or none with the device's clock.
+/// Timestamps that the XDP program wrote before the packets; if the driver has no room for them,
+/// all packets of a chunk have its time of capture, or none with the device's clock.
 #[derive(Debug)]
 pub(crate) struct ProgramStamps {
     /// They are read from the device's clock.
@@ -43,13 +43,15 @@ impl ProgramStamps {
         Ok(Self { by_device, failed: Mapping::of(failed, FAILED_BYTES as usize, 0)? })
     }
 
-    /// Whether a packet had no room for a timestamp: in its place are bytes of the cell's previous packet.
+    /// Whether a packet had no room for a timestamp: in its place are bytes of the cell's previous
+    /// packet.
     ///
-    /// Called for each chunk, after its packets were taken off the ring, because the program records it before the packet is
-    /// published. Drivers have room before all packets or before none; a driver with room only before some gets times of
-    /// capture from then on.
+    /// Called for each chunk, after its packets were taken off the ring, because the program
+    /// records it before the packet is published. Drivers have room before all packets or before
+    /// none; a driver with room only before some gets times of capture from then on.
     fn has_failed(&self) -> bool {
-        // SAFETY: `at` checked the address. The kernel's side is a program's store to the same word.
+        // SAFETY: `at` checked the address. The kernel's side is a program's store to the same
+        // word.
         unsafe { self.failed.at::<AtomicU32>(0, 1).as_ref() }.load(Ordering::Relaxed) != 0
     }
 }
@@ -58,19 +60,20 @@ impl StampSource for ProgramStamps {
     fn stamps(&self) -> Stamps {
         match (self.has_failed(), self.by_device) {
             (true, true) => Stamps::None,
-            (true, false) => {
-                Stamps::AtCapture(Timestamp::from_unix_nanos(nanos(clock_gettime(ClockId::Realtime)) as u64))
-            }
+            (true, false) => Stamps::AtCapture(Timestamp::from_unix_nanos(nanos(clock_gettime(
+                ClockId::Realtime,
+            )) as u64)),
             (false, true) => Stamps::Device,
             (false, false) => Stamps::Tai { ahead_of_utc_nanos: tai_ahead_of_utc_nanos() },
         }
     }
 }
 
-/// The difference between CLOCK_TAI and UTC: a whole number of seconds, 0 if no time service has set it.
+/// The difference between CLOCK_TAI and UTC: a whole number of seconds, 0 if no time service has
+/// set it.
 ///
-/// It is read for each chunk, because a time service may set it at any moment; the two readings are far less
-/// than half a second apart, so that rounding finds the exact number.
+/// It is read for each chunk, because a time service may set it at any moment; the two readings are
+/// far less than half a second apart, so that rounding finds the exact number.
 fn tai_ahead_of_utc_nanos() -> u64 {
     let Ok(tai) = clock_gettime_dynamic(DynamicClockId::Tai) else { return 0 };
     let ahead = nanos(tai) - nanos(clock_gettime(ClockId::Realtime));

@@ -1,7 +1,7 @@
 //! The transmitting sockets of a capture that forwards.
 //!
-//! Each queue has one in addition to the receiving socket, because the latter is polled: polling drives a tx ring in
-//! copy mode without reporting packets that the device rejected.
+//! Each queue has one in addition to the receiving socket, because the latter is polled: polling
+//! drives a tx ring in copy mode without reporting packets that the device rejected.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ use crate::xdp::{SharedUmem, system};
 
 /// Slots of a tx ring.
 const TX_SLOTS: u32 = 2048;
-/// Slots of a completion ring: room for the cells of a full tx ring in addition to those of another that were not
-/// taken yet.
+/// Slots of a completion ring: room for the cells of a full tx ring in addition to those of another
+/// that were not taken yet.
 pub(super) const COMPLETION_SLOTS: u32 = 2 * TX_SLOTS;
 
 /// A socket that sends on a queue.
@@ -49,8 +49,13 @@ impl TxSocket {
         Ok(Self { queue, ring, socket })
     }
 
-    /// A socket on the queue of the ring `name`, whose socket `first` is bound; it uses the queue's completion ring.
-    pub(super) fn beside(first: &XdpSocket, name: &RingName, device: &Device) -> Result<Self, OpenError> {
+    /// A socket on the queue of the ring `name`, whose socket `first` is bound; it uses the queue's
+    /// completion ring.
+    pub(super) fn beside(
+        first: &XdpSocket,
+        name: &RingName,
+        device: &Device,
+    ) -> Result<Self, OpenError> {
         let sender = Self::new(name.queue)?;
         let bound = sender.socket.bind_beside(first, device.index, name.queue);
         bound.map_err(|source| refusal_to_bind(name, source))?;
@@ -84,7 +89,8 @@ impl PreparedTx {
 /// The attachments to a transmit-only interface, besides the sockets.
 #[derive(Debug)]
 pub(crate) struct PortClaims {
-    /// The program without which the driver cannot send. It is dropped before other captures may claim the queues.
+    /// The program without which the driver cannot send. It is dropped before other captures may
+    /// claim the queues.
     _place: Option<Place>,
     /// Keeps other captures off the queues.
     _claims: Vec<Claim>,
@@ -102,18 +108,22 @@ pub(crate) fn open_port(
     let claims = claims.collect::<Result<Vec<_>, _>>()?;
     let is_zero_copy = matches!(shared_umem.first.get(), Some((_, ReceiveMode::ZeroCopy)));
     let place = if is_zero_copy { enable_xdp(device, queues, &claims)? } else { None };
+
     drop(turn);
     let open = |&queue| open_queue(device, queue, shared_umem);
     let tx = queues.iter().map(open).collect::<Result<Vec<_>, Refusal>>()?;
+
     link::await_carrier(device)?;
     Ok((tx, PortClaims { _place: place, _claims: claims }))
 }
 
-/// Makes the driver create its rings for XDP; without them igb, for example, does not send with zero-copy.
+/// Makes the driver create its rings for XDP; without them igb, for example, does not send with
+/// zero-copy.
 fn enable_xdp(device: &Device, queues: &[u32], claims: &[Claim]) -> Result<Option<Place>, Refusal> {
     if let Some(reason) = why_copy(device, None) {
         return Err(Reopen::Copy { reason }.into());
     }
+
     let summary = DeviceSummary::from(device);
     let Taken { place, not_native } = match Place::pass(&summary, queues) {
         Err(OpenError::OtherProgram { .. }) if has_native(&summary)? => {
@@ -124,10 +134,13 @@ fn enable_xdp(device: &Device, queues: &[u32], claims: &[Claim]) -> Result<Optio
     };
     let kept = claims.iter().try_for_each(|claim| claim.keep(place.array()));
     kept.map_err(|source| system("bind the socket that claims a receive queue", source))?;
+
     if not_native.is_some() {
-        let reason = format!("{} has no program in its driver and therefore cannot send", device.name);
+        let reason =
+            format!("{} has no program in its driver and therefore cannot send", device.name);
         return Err(Reopen::Copy { reason }.into());
     }
+
     Ok(Some(place))
 }
 
@@ -135,17 +148,23 @@ fn has_native(device: &DeviceSummary) -> Result<bool, OpenError> {
     Ok(device.attached_now()?.iter().any(|attached| attached.mode == XdpMode::Native))
 }
 
-fn open_queue(device: &Device, queue: u32, shared_umem: &SharedUmem) -> Result<PreparedTx, Refusal> {
+fn open_queue(
+    device: &Device,
+    queue: u32,
+    shared_umem: &SharedUmem,
+) -> Result<PreparedTx, Refusal> {
     let (first, receive_mode) =
         shared_umem.first.get().expect("interfaces are captured from before others are sent on");
     let sender = TxSocket::new(queue)?;
     let rings = sender.socket.make_fill_and_completion_rings(1, COMPLETION_SLOTS);
+
     // No cells are posted here, and nothing is received.
     let (_, completions) =
         rings.map_err(|source| system("make the completion ring of an AF_XDP socket", source))?;
     let name = RingName::of_queue(&device.name, queue);
     let mut mode_search = ModeSearch::new(device, shared_umem.pool.geometry().cell_bytes);
     mode_search.bind_sharing(&sender.socket, (&first.socket, *receive_mode), &name)?;
+
     Ok(PreparedTx::new(sender, completions))
 }
 
@@ -158,7 +177,8 @@ impl TxKernel for TxSocketKernel {
         match self.0.kick() {
             Ok(()) => Kicked::Done,
             Err(Errno::BUSY) => Kicked::Refused,
-            // EINVAL: the driver currently has no program or no ring, because the device is being restarted.
+            // EINVAL: the driver currently has no program or no ring, because the device is being
+            // restarted.
             Err(Errno::NETDOWN | Errno::INVAL) => Kicked::Down,
             Err(Errno::NXIO | Errno::NODEV) => Kicked::Gone,
             // EAGAIN; and without memory (ENOBUFS, ENOMEM) the descriptor stays on the ring.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use namespace::{Namespace, ethtool_sum, in_new_namespace, ip, link_counter, make_pair};
 use sender::{Sender, Tap};
 use wirecap::device::{
-    AttachedXdp, ChosenEngine, Device, DeviceError, DropSource, Mac, Mark, OperationalState, Presence,
-    Reason, ReceiveMode, Scope, XdpFeatures, XdpMode, devices,
+    AttachedXdp, ChosenEngine, Device, DeviceError, DropSource, Mac, Mark, OperationalState,
+    Presence, Reason, ReceiveMode, Scope, XdpFeatures, XdpMode, devices,
 };
 use xdp::{Program, Verdict};
 
@@ -61,7 +61,10 @@ fn a_missing_interface_is_named_with_those_that_exist() {
             Err(DeviceError::NoSuchDevice { name, existing }) => {
                 assert_eq!(name, "a2");
                 for name in ["lo", "a0", "a1"] {
-                    assert!(existing.iter().any(|found| found == name), "{name} is not in {existing:?}");
+                    assert!(
+                        existing.iter().any(|found| found == name),
+                        "{name} is not in {existing:?}"
+                    );
                 }
             }
             other => panic!("{other:?}"),
@@ -87,8 +90,8 @@ fn presence_follows_the_interface_and_not_its_name() {
     });
 }
 
-/// Waits until the veth's queues have taken all frames: the last frames are still in its ring when the sender
-/// has finished.
+/// Waits until the veth's queues have taken all frames: the last frames are still in its ring when
+/// the sender has finished.
 fn wait_for_received(expected: impl Fn(u64) -> bool) -> u64 {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -109,17 +112,17 @@ fn move_sender(namespace: &Namespace) {
     });
 }
 
-/// Sends from `a0` in two batches, each as long as the ring, or in one if a signal comes. Returns the number of
-/// frames.
+/// Sends from `a0` in two batches, each as long as the ring, or in one if a signal comes. Returns
+/// the number of frames.
 ///
-/// From one thread only: a veth counts its peer's frames without a lock, and loses counts if two processors
-/// send to one queue at the same time.
+/// From one thread only: a veth counts its peer's frames without a lock, and loses counts if two
+/// processors send to one queue at the same time.
 fn send_batches() -> u64 {
     Program::load(Verdict::Redirect(find("a0").index)).generate(512, 256)
 }
 
-/// Sends frames to `a1`, whose slow program returns `verdict`, until the ring overflows. Checks that the
-/// device's loss is exactly the number of missing frames.
+/// Sends frames to `a1`, whose slow program returns `verdict`, until the ring overflows. Checks
+/// that the device's loss is exactly the number of missing frames.
 fn lose_frames(verdict: Verdict, send_batches: impl Fn() -> u64, source: DropSource) {
     const TRIES: usize = 2000;
     let device = find("a1");
@@ -159,7 +162,11 @@ fn a_veth_with_a_peer_in_another_namespace_reports_rx_dropped_less_queue_drops()
         let namespace = Namespace::new();
         make_pair(1);
         move_sender(&namespace);
-        lose_frames(Verdict::Redirect(NOWHERE), || namespace.enter(send_batches), DropSource::VethReceiver);
+        lose_frames(
+            Verdict::Redirect(NOWHERE),
+            || namespace.enter(send_batches),
+            DropSource::VethReceiver,
+        );
         let in_queues = ethtool_sum("a1", is_queue_drops);
         assert!(in_queues > 0);
         assert_eq!(link_counter("a1", "rx", "dropped"), in_queues + dropped_by_receiver());
@@ -228,7 +235,8 @@ fn a_device_of_another_namespace_is_ignored() {
     });
 }
 
-/// Looks up `a1` until it is in the required state, up to the time limit: the kernel makes some changes later.
+/// Looks up `a1` until it is in the required state, up to the time limit: the kernel makes some
+/// changes later.
 fn find_when(wanted: impl Fn(&Device) -> bool) -> Device {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -255,7 +263,9 @@ fn with_ruling_after(commands: &[&str], check: impl FnOnce(Option<Reason>) + Sen
 fn features_are_reported() -> bool {
     let are_reported = find("lo").xdp.is_some();
     if !are_reported {
-        wirecap_testbed::skip_on_this_machine("this kernel does not report XDP features (Linux 6.3)");
+        wirecap_testbed::skip_on_this_machine(
+            "this kernel does not report XDP features (Linux 6.3)",
+        );
     }
     are_reported
 }
@@ -284,8 +294,16 @@ fn auto_selects_xdp_on_a_dedicated_interface_only() {
         assert_eq!(choice.why, "not dedicated: wirecap dedicate span1");
         dedicate("span1");
         let choice = find("span1").choose_engine();
-        assert_eq!(choice.engine, ChosenEngine::Xdp(Some(ReceiveMode::NativeCopy)), "{}", choice.why);
-        assert_eq!((find("span1").mark, find("span1").contradictions()), (Mark::Dedicated, Vec::new()));
+        assert_eq!(
+            choice.engine,
+            ChosenEngine::Xdp(Some(ReceiveMode::NativeCopy)),
+            "{}",
+            choice.why
+        );
+        assert_eq!(
+            (find("span1").mark, find("span1").contradictions()),
+            (Mark::Dedicated, Vec::new())
+        );
     });
 }
 
@@ -325,7 +343,9 @@ fn contradicted_after(change: impl FnOnce() + Send, reason: impl FnOnce(&Reason)
         change();
         let device = find("a1");
         let contradictions = device.contradictions();
-        let [found] = &contradictions[..] else { panic!("the mark is contradicted by {contradictions:?}") };
+        let [found] = &contradictions[..] else {
+            panic!("the mark is contradicted by {contradictions:?}")
+        };
         assert!(reason(found), "{found:?}");
         let choice = device.choose_engine();
         assert_eq!(choice.engine, ChosenEngine::Packet, "{found:?}");
@@ -336,7 +356,10 @@ fn contradicted_after(change: impl FnOnce() + Send, reason: impl FnOnce(&Reason)
 /// Adds a filter that takes every frame: a classic one of one instruction.
 fn add_tc_filter(side: &str) {
     let filter = ["filter", "add", "dev", "a1", side, "bpf", "bytecode", "1,6 0 0 4294967295"];
-    assert!(std::process::Command::new("tc").args(filter).status().unwrap().success(), "{filter:?}");
+    assert!(
+        std::process::Command::new("tc").args(filter).status().unwrap().success(),
+        "{filter:?}"
+    );
 }
 
 #[test]
@@ -365,7 +388,8 @@ fn a_qdisc_without_a_filter_contradicts_nothing() {
 fn a_netfilter_hook_contradicts_a_mark() {
     for family in ["netdev", "inet"] {
         let table = format!("add table {family} t");
-        let chain = format!("add chain {family} t c {{ type filter hook ingress device a1 priority 0; }}");
+        let chain =
+            format!("add chain {family} t c {{ type filter hook ingress device a1 priority 0; }}");
         let add = || [table, chain].iter().for_each(|words| _ = namespace::run("nft", words));
         contradicted_after(add, |reason| *reason == Reason::Netfilter);
     }
@@ -377,7 +401,10 @@ fn a_netfilter_hook_of_another_interface_contradicts_nothing() {
         make_pair(1);
         dedicate("a1");
         namespace::run("nft", "add table netdev t");
-        namespace::run("nft", "add chain netdev t c { type filter hook ingress device a0 priority 0; }");
+        namespace::run(
+            "nft",
+            "add chain netdev t c { type filter hook ingress device a0 priority 0; }",
+        );
         assert_eq!(find("a1").contradictions(), Vec::new());
         assert_eq!(find("a1").hooks.unwrap().unknown, Vec::<String>::new());
     });
@@ -396,7 +423,9 @@ fn a_tcx_program_contradicts_a_mark() {
         assert_eq!(find("a1").choose_engine().engine, ChosenEngine::Packet);
         drop(program);
         // A command that another test is about to execute may still have the descriptor.
-        wirecap_testbed::wait_until("the program is gone", || find("a1").contradictions().is_empty());
+        wirecap_testbed::wait_until("the program is gone", || {
+            find("a1").contradictions().is_empty()
+        });
     });
 }
 
@@ -418,7 +447,10 @@ fn the_hosts_uses_contradict_a_mark() {
         || ip("route add 198.51.100.0/24 dev a1"),
         |reason| matches!(reason, Reason::Route(_)),
     );
-    contradicted_after(|| ip("addr add 192.0.2.1/32 dev a1"), |reason| matches!(reason, Reason::Address(_)));
+    contradicted_after(
+        || ip("addr add 192.0.2.1/32 dev a1"),
+        |reason| matches!(reason, Reason::Address(_)),
+    );
     let bridge = || {
         ip("link add b0 type bridge");
         ip("link set a1 master b0");
@@ -440,8 +472,12 @@ fn an_xdp_program_that_is_no_captures_contradicts_a_mark() {
         assert_eq!(find("a1").contradictions(), [Reason::ForeignXdp], "the mark is contradicted");
         assert_eq!(find("a1").choose_engine().engine, ChosenEngine::Packet);
         drop(attached);
-        let capture =
-            wirecap::Capture::on("a1").engine(wirecap::Engine::Xdp).chunk(64).pool(16).open().unwrap();
+        let capture = wirecap::Capture::on("a1")
+            .engine(wirecap::Engine::Xdp)
+            .chunk(64)
+            .pool(16)
+            .open()
+            .unwrap();
         assert_eq!(find("a1").contradictions(), Vec::new(), "a capture's own program");
         capture.close();
     });
@@ -453,9 +489,12 @@ fn a_device_whose_frames_arrive_on_its_ports_is_for_packet() {
     device.link_type = libc::ARPHRD_ETHER;
     device.mark = Mark::Dedicated;
     device.addresses.clear();
-    for (kind, is_controller) in [("bond", true), ("team", true), ("bridge", false), ("veth", false)] {
+    for (kind, is_controller) in
+        [("bond", true), ("team", true), ("bridge", false), ("veth", false)]
+    {
         device.kind = Some(kind.to_owned());
-        let has = device.contradictions().iter().any(|reason| matches!(reason, Reason::Controller(_)));
+        let has =
+            device.contradictions().iter().any(|reason| matches!(reason, Reason::Controller(_)));
         assert_eq!(has, is_controller, "the mark is contradicted: {kind}");
     }
 }
@@ -626,7 +665,9 @@ fn without_a_driver_the_stack_gives_the_number_of_queues() {
         ip("link set m0 up");
         let device = find("m0");
         if (device.rx_queues, device.tx_queues) == (1, 1) {
-            wirecap_testbed::skip_on_this_machine("this kernel does not report queues in use (Linux 6.8)");
+            wirecap_testbed::skip_on_this_machine(
+                "this kernel does not report queues in use (Linux 6.8)",
+            );
             return;
         }
         assert_eq!((device.rx_queues, device.tx_queues), (3, 2));
@@ -641,7 +682,10 @@ fn a_veth_can_do_native_xdp_and_be_redirected_to_while_its_peer_listens() {
         }
         make_pair(1);
         let features = |name: &str| find(name).xdp.unwrap().features;
-        assert!(features("a1").contains(XdpFeatures::BASIC | XdpFeatures::REDIRECT | XdpFeatures::RX_SG));
+        assert!(
+            features("a1")
+                .contains(XdpFeatures::BASIC | XdpFeatures::REDIRECT | XdpFeatures::RX_SG)
+        );
         assert!(!features("a1").intersects(XdpFeatures::XSK_ZEROCOPY | XdpFeatures::NDO_XMIT));
         let _peer = Program::load(Verdict::Pass).attach(find("a0").index);
         assert!(features("a1").contains(XdpFeatures::NDO_XMIT));
@@ -656,7 +700,8 @@ fn attached_programs_are_listed_with_their_mode() {
         assert_eq!(find("a1").attached_xdp, []);
         let program = Program::load(Verdict::Pass);
         let index = find("a1").index;
-        let modes = |attached: Vec<AttachedXdp>| attached.iter().map(|xdp| xdp.mode).collect::<Vec<_>>();
+        let modes =
+            |attached: Vec<AttachedXdp>| attached.iter().map(|xdp| xdp.mode).collect::<Vec<_>>();
         let attachment = program.attach(index);
         let attached = find("a1").attached_xdp;
         let shown = namespace::run("ip", "link show a1");
@@ -677,11 +722,21 @@ fn offloads_follow_ethtool() {
         let offloads = || find("a1").offloads.unwrap();
         for state in ["on", "off"] {
             let is_on = state == "on";
-            namespace::run("ethtool", &format!("-K a1 gro {state} gso {state} tso {state} tx {state}"));
-            // Linux disables TSO without checksum offload, and veth has no receive side of these offloads.
+            namespace::run(
+                "ethtool",
+                &format!("-K a1 gro {state} gso {state} tso {state} tx {state}"),
+            );
+            // Linux disables TSO without checksum offload, and veth has no receive side of these
+            // offloads.
             let found = offloads();
-            assert_eq!((found.gro, found.gso, found.tso, found.tx_checksum), (is_on, is_on, is_on, is_on));
-            namespace::run("ethtool", &format!("-K a1 rxvlan {state} rx-vlan-stag-hw-parse {state}"));
+            assert_eq!(
+                (found.gro, found.gso, found.tso, found.tx_checksum),
+                (is_on, is_on, is_on, is_on)
+            );
+            namespace::run(
+                "ethtool",
+                &format!("-K a1 rxvlan {state} rx-vlan-stag-hw-parse {state}"),
+            );
             assert_eq!(offloads().rx_vlan, is_on);
         }
         assert!(!offloads().lro && !offloads().gro_hardware);
@@ -699,7 +754,10 @@ fn all_devices_are_listed_by_index() {
         assert!(devices.is_sorted_by_key(|device| device.index));
         for device in &devices {
             let found = find(&device.name);
-            assert_eq!((found.index, found.kind, found.xdp), (device.index, device.kind.clone(), device.xdp));
+            assert_eq!(
+                (found.index, found.kind, found.xdp),
+                (device.index, device.kind.clone(), device.xdp)
+            );
         }
     });
 }
@@ -739,5 +797,8 @@ fn impossible_names_are_rejected_with_the_reason() {
         assert!(matches!(Device::find(name), Err(DeviceError::InvalidName { .. })), "{name:?}");
     }
     let error = Device::find("sixteen-letters-").unwrap_err();
-    assert_eq!(error.to_string(), "\"sixteen-letters-\" cannot be an interface: a name has at most 15 bytes");
+    assert_eq!(
+        error.to_string(),
+        "\"sixteen-letters-\" cannot be an interface: a name has at most 15 bytes"
+    );
 }

@@ -30,7 +30,8 @@ impl Namespace {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let kind = Some(LinkNameSpaceType::Network);
-                rustix::thread::move_into_link_name_space(self.0.as_fd(), kind).expect("the namespace");
+                rustix::thread::move_into_link_name_space(self.0.as_fd(), kind)
+                    .expect("the namespace");
                 body()
             });
             thread.join().expect("the thread in the namespace")
@@ -54,7 +55,8 @@ pub(crate) fn in_new_namespace(body: impl FnOnce() + Send) {
 
 #[allow(unsafe_code)]
 fn enter_new_namespace() {
-    // SAFETY: NEWNET replaces this thread's network namespace and neither its memory nor its descriptors.
+    // SAFETY: NEWNET replaces this thread's network namespace and neither its memory nor its
+    // descriptors.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("a new namespace");
 }
 
@@ -66,7 +68,11 @@ pub(crate) fn ip(words: &str) {
 /// Runs a program with these arguments in the thread's namespace; returns its output.
 pub(crate) fn run(program: &str, words: &str) -> String {
     let output = Command::new(program).args(words.split_whitespace()).output().expect(program);
-    assert!(output.status.success(), "{program} {words}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{program} {words}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).expect("text")
 }
 
@@ -84,13 +90,17 @@ pub(crate) fn make_pair(queues: u32) {
 pub(crate) fn ethtool_sum(interface: &str, matches: impl Fn(&str) -> bool) -> u64 {
     let counters = run("ethtool", &format!("-S {interface}"));
     let counters = counters.lines().filter_map(|line| line.trim().split_once(": "));
-    counters.filter(|(name, _)| matches(name)).map(|(_, value)| value.parse::<u64>().expect("a number")).sum()
+    counters
+        .filter(|(name, _)| matches(name))
+        .map(|(_, value)| value.parse::<u64>().expect("a number"))
+        .sum()
 }
 
 /// A counter of `ip -s -s link`'s JSON, as `"dropped":5` in the half `rx` or `tx`.
 pub(crate) fn link_counter(interface: &str, half: &str, counter: &str) -> u64 {
     let json = run("ip", &format!("-s -s -j link show {interface}"));
-    let after = |text: &str, key: &str| text.split_once(&format!("\"{key}\":")).expect(key).1.to_owned();
+    let after =
+        |text: &str, key: &str| text.split_once(&format!("\"{key}\":")).expect(key).1.to_owned();
     let half = after(&after(&json, "stats64"), half);
     let value = after(&half, counter);
     value.split([',', '}']).next().and_then(|digits| digits.parse().ok()).expect("a number")

@@ -19,9 +19,14 @@ impl Tap {
     pub(crate) fn on(index: u32) -> Self {
         let socket = packet_socket();
         let address = link_address(index, libc::ETH_P_ALL as u16);
-        // SAFETY: the pointer is to an address whose size is given and that lives until the call returns.
+        // SAFETY: the pointer is to an address whose size is given and that lives until the call
+        // returns.
         let result = unsafe {
-            libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32)
+            libc::bind(
+                socket.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of_val(&address) as u32,
+            )
         };
         assert_eq!(result, 0, "{}", io::Error::last_os_error());
         Self { _socket: socket }
@@ -55,7 +60,8 @@ impl Sender {
     pub(crate) fn send(&self, ethertype: u16) -> bool {
         let mut frame = [0x02_u8; 60];
         frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
-        // SAFETY: both pointers are to values whose sizes are given and that live until the call returns.
+        // SAFETY: both pointers are to values whose sizes are given and that live until the call
+        // returns.
         let sent = unsafe {
             libc::sendto(
                 self.socket.as_raw_fd(),

@@ -1,4 +1,5 @@
-//! XDP programs of a few instructions and the kernel's frame generator, with direct calls of bpf(2).
+//! XDP programs of a few instructions and the kernel's frame generator, with direct calls of
+//! bpf(2).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -50,7 +51,9 @@ impl TcxProgram {
         match unsafe { bpf(BPF_LINK_CREATE, &attributes) } {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => None,
             // SAFETY: what the command returns is a descriptor without another owner.
-            result => Some(Self { _link: unsafe { OwnedFd::from_raw_fd(result.expect("tcx") as i32) } }),
+            result => {
+                Some(Self { _link: unsafe { OwnedFd::from_raw_fd(result.expect("tcx") as i32) } })
+            }
         }
     }
 }
@@ -89,8 +92,9 @@ impl Program {
         let exit = 0x95;
         let call = |helper: u64| 0x85 | helper << 32;
         let frames = Counter::new();
-        let load_value_of =
-            |map: &Counter| [0x18 | 1 << 8 | BPF_PSEUDO_MAP_VALUE << 12 | map.descriptor() << 32, 0];
+        let load_value_of = |map: &Counter| {
+            [0x18 | 1 << 8 | BPF_PSEUDO_MAP_VALUE << 12 | map.descriptor() << 32, 0]
+        };
         let add_one_atomically = [mov(2, 1), 0xdb | 1 << 8 | 2 << 12];
         let mut instructions = Vec::new();
         instructions.extend(load_value_of(&frames));
@@ -130,10 +134,11 @@ impl Program {
         Attachment { _link: unsafe { bpf_fd(BPF_LINK_CREATE, &attributes) } }
     }
 
-    /// Makes the kernel run the program on at most `count` frames and execute its verdicts. Returns their number.
+    /// Makes the kernel run the program on at most `count` frames and execute its verdicts. Returns
+    /// their number.
     ///
-    /// Between two batches the kernel stops for a signal (`bpf_test_timer_continue` in net/bpf/test_run.c) without
-    /// saying how many frames it made: so the program counts them.
+    /// Between two batches the kernel stops for a signal (`bpf_test_timer_continue` in
+    /// net/bpf/test_run.c) without saying how many frames it made: so the program counts them.
     pub(crate) fn generate(&self, count: u32, batch: u32) -> u64 {
         let frame = [0x02_u8; 60];
         let mut attributes = [0_u64; 10];
@@ -144,7 +149,8 @@ impl Program {
         attributes[8] = BPF_F_TEST_XDP_LIVE_FRAMES;
         attributes[9] = batch.into();
         let before = self.frames.value();
-        // SAFETY: the pointer is to the frame, whose length is given and which lives until the call returns.
+        // SAFETY: the pointer is to the frame, whose length is given and which lives until the call
+        // returns.
         match unsafe { bpf(BPF_PROG_TEST_RUN, &attributes) } {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => drop(result.expect("a run of live frames")),
@@ -159,16 +165,20 @@ impl Program {
 
 impl Counter {
     fn new() -> Self {
-        let (key_bytes, value_bytes, entries) = (4, 8, 1);
+        let key_bytes = 4;
+        let value_bytes = 8;
+        let entries = 1;
         let attributes = [BPF_MAP_TYPE_ARRAY | key_bytes << 32, value_bytes | entries << 32];
         // SAFETY: no pointers.
         Self(unsafe { bpf_fd(BPF_MAP_CREATE, &attributes) })
     }
 
     fn value(&self) -> u64 {
-        let (key, mut value) = (0_u32, 0_u64);
+        let key = 0_u32;
+        let mut value = 0_u64;
         let attributes = [self.descriptor(), (&raw const key) as u64, (&raw mut value) as u64];
-        // SAFETY: the pointers are to a key and a value of the map's lengths, which live until the call returns.
+        // SAFETY: the pointers are to a key and a value of the map's lengths, which live until the
+        // call returns.
         unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &attributes) }.expect("the number of frames");
         value
     }
@@ -198,7 +208,8 @@ unsafe fn bpf_fd(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
 /// The pointers among the attributes are valid for the command.
 unsafe fn bpf(command: libc::c_long, attributes: &[u64]) -> io::Result<libc::c_long> {
     // SAFETY: guaranteed by the caller; the size of the attributes is passed.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(attributes)) };
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(attributes))
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

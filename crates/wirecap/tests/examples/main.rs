@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use wirecap::{Capture, Ledger, PortAccount};
 use wirecap_testbed::{
-    Counters, Generator, Host, Inline, Load, Namespace, PacketReceiver, PacketSender, Sizes, Stamp, Traffic,
-    VethPair, pass_program, privileged, uninterrupted,
+    Counters, Generator, Host, Inline, Load, Namespace, PacketReceiver, PacketSender, Sizes, Stamp,
+    Traffic, VethPair, pass_program, privileged, uninterrupted,
 };
 
 /// Time limit on a busy machine.
@@ -50,10 +50,12 @@ fn port(ledger: &Ledger, name: &str) -> PortAccount {
         .account
 }
 
-/// Delivered packets were handed to the ports, except those that the example dropped, and were sent.
+/// Delivered packets were handed to the ports, except those that the example dropped, and were
+/// sent.
 #[track_caller]
 fn check_books(ledger: &Ledger, dropped: u64) {
-    let (mut taken, mut sent) = (0, 0);
+    let mut taken = 0;
+    let mut sent = 0;
     for port in &ledger.ports {
         let account = port.account;
         assert_eq!(account.taken, account.sent + account.dropped.total(), "{ledger}");
@@ -83,7 +85,8 @@ fn the_firewall_rejects_unsolicited_packets() {
     let open = || firewall::open("left", "right").unwrap();
     let run = |capture: &Capture| firewall::run(capture, &firewall).unwrap();
     let ledger = while_running(&bed.middle, open, run, || {
-        let (inside, outside) = (socket(&bed.left, 1000), socket(&bed.right, 2000));
+        let inside = socket(&bed.left, 1000);
+        let outside = socket(&bed.right, 2000);
         let stranger = socket(&bed.right, 3000);
         let mut text = [0; 16];
         // Before the inside has sent, nothing passes from outside.
@@ -135,7 +138,8 @@ fn the_balancer_keeps_each_flow_at_one_port_and_brings_answers_back() {
     const FRAMES: u64 = 6_400;
     let (middle, cables) = cables();
     let (front, backs) = cables.split_first().unwrap();
-    let mut receivers: Vec<_> = backs.iter().map(|back| PacketReceiver::on(&back.sender).unwrap()).collect();
+    let mut receivers: Vec<_> =
+        backs.iter().map(|back| PacketReceiver::on(&back.sender).unwrap()).collect();
     let mut answers = Counters::of(&front.sender).unwrap();
     let names = ["back0", "back1", "back2"];
     let open = || balancer::open("front", &names).unwrap();
@@ -160,7 +164,10 @@ fn the_balancer_keeps_each_flow_at_one_port_and_brings_answers_back() {
         while let Some(frame) = receiver.receive(Duration::from_millis(50)).unwrap() {
             let Some(stamp) = Stamp::of(frame) else { continue };
             let known = back_of_flow.insert(stamp.sequence % FLOWS, back);
-            assert!(known.is_none_or(|known| known == back), "{stamp:?} came at {back} after {known:?}");
+            assert!(
+                known.is_none_or(|known| known == back),
+                "{stamp:?} came at {back} after {known:?}"
+            );
             received += 1;
         }
     }
@@ -194,7 +201,10 @@ fn the_limiter_lets_the_burst_and_the_rate_pass_and_counts_the_rest() {
     });
     let most = f64::from(BURST) + BITS_PER_SECOND / 8.0 * begin.elapsed().as_secs_f64();
     let passed = port(&ledger, "right").sent;
-    assert!(passed >= u64::from(BURST) / FRAME_BYTES && (passed * FRAME_BYTES) as f64 <= most, "{ledger}");
+    assert!(
+        passed >= u64::from(BURST) / FRAME_BYTES && (passed * FRAME_BYTES) as f64 <= most,
+        "{ledger}"
+    );
     assert_eq!(arrivals.since_start().unwrap().rx_packets, passed, "{ledger}");
     let dropped: u64 = buckets.into_iter().map(|bucket| bucket.into_inner().unwrap().dropped).sum();
     assert_eq!(passed + dropped, 2000, "{ledger}");

@@ -1,4 +1,5 @@
-//! Filters in captures: every engine accepts exactly the packets that libpcap's interpreter accepts.
+//! Filters in captures: every engine accepts exactly the packets that libpcap's interpreter
+//! accepts.
 
 use std::path::Path;
 use std::thread;
@@ -16,8 +17,8 @@ use crate::programs::{Contents, program};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Frames of at least Ethernet's minimum length, as on a cable: the kernel drops frames that end within a tag
-/// before any socket sees them.
+/// Frames of at least Ethernet's minimum length, as on a cable: the kernel drops frames that end
+/// within a tag before any socket sees them.
 fn frames(seed: u64, count: usize) -> Vec<Vec<u8>> {
     let mut choices = Choices::from_seed(seed, count * 2048);
     let padded = |mut data: Vec<u8>| {
@@ -41,7 +42,8 @@ enum Oracle {
 impl Case {
     fn of_expression(expression: &str) -> Self {
         let libpcap = Libpcap::get().expect("libpcap is needed for this test");
-        let filter = Filter::compile(expression, LinkType::ETHERNET, 0).expect("it was compiled before");
+        let filter =
+            Filter::compile(expression, LinkType::ETHERNET, 0).expect("it was compiled before");
         let oracle = Oracle::Libpcap(libpcap.prepare(&filter).expect("no extensions"));
         Self { request: expression.into(), oracle }
     }
@@ -71,7 +73,8 @@ fn take(worker: &mut Worker, count: usize) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     while packets.len() < count {
         let chunk = worker.next_chunk_timeout(PATIENCE).unwrap();
-        let chunk = chunk.unwrap_or_else(|| panic!("only {} of {count} packets came", packets.len()));
+        let chunk =
+            chunk.unwrap_or_else(|| panic!("only {} of {count} packets came", packets.len()));
         packets.extend(chunk.iter().map(|packet| packet.data().to_vec()));
     }
     packets
@@ -82,14 +85,21 @@ fn at<T: Send>(namespace: &Namespace, work: impl FnOnce() -> T + Send) -> T {
 }
 
 fn capture(engine: Engine) -> CaptureBuilder {
-    Capture::on("a1").engine(engine).chunk(64).pool(64).workers(1).retire_after(Duration::from_millis(1))
+    Capture::on("a1")
+        .engine(engine)
+        .chunk(64)
+        .pool(64)
+        .workers(1)
+        .retire_after(Duration::from_millis(1))
 }
 
 /// Every filter in turn, on one running capture.
 fn compare(engine: Engine, cases: &[Case]) -> Ledger {
-    let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-    let pair =
-        VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).and_then(wirecap_testbed::dedicated).unwrap();
+    let near = Namespace::new().unwrap();
+    let far = Namespace::new().unwrap();
+    let pair = VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500)
+        .and_then(wirecap_testbed::dedicated)
+        .unwrap();
     let _pass = (engine == Engine::Packet).then(|| pass_program(&pair.receiver).unwrap());
     let mut sender = PacketSender::on(&pair.sender).unwrap();
     let frames = frames(21, 50);
@@ -98,7 +108,8 @@ fn compare(engine: Engine, cases: &[Case]) -> Ledger {
     let mut delivered = 0;
     for (number, case) in cases.iter().enumerate() {
         let request = &case.request;
-        at(&far, || capture.set_filter(request.clone())).unwrap_or_else(|error| panic!("{request}: {error}"));
+        at(&far, || capture.set_filter(request.clone()))
+            .unwrap_or_else(|error| panic!("{request}: {error}"));
         frames.iter().for_each(|frame| sender.send(frame).unwrap());
         let expected = case.wanted(&frames);
         // An excess packet would precede those of the next filter.
@@ -151,23 +162,28 @@ fn packet_sockets_accept_the_packets_that_libpcap_accepts() {
 #[test]
 fn the_xdp_engine_accepts_the_packets_that_libpcap_accepts_and_counts_the_rest() {
     if privileged() {
-        // Each change of the filter waits for earlier packets, so several concurrent captures take little
-        // longer than one.
+        // Each change of the filter waits for earlier packets, so several concurrent captures take
+        // little longer than one.
         const CAPTURES: usize = 4;
         let check = |cases: Vec<Case>| {
             let ledger = compare(Engine::Xdp, &cases);
             assert!(ledger.total.filtered.is_some(), "{ledger}");
         };
         thread::scope(|scope| {
-            (0..CAPTURES).for_each(|first| _ = scope.spawn(move || check(some_expressions(first, CAPTURES))));
+            (0..CAPTURES).for_each(|first| {
+                _ = scope.spawn(move || check(some_expressions(first, CAPTURES)))
+            });
             check(some_programs());
         });
     }
 }
 
 fn write_file(path: &Path, frames: &[Vec<u8>]) {
-    let mut writer = Writer::new(FileSink::create(path).unwrap(), Format::Pcapng, &Section::default());
-    writer.add_interface(&Interface { link_type: LinkType::ETHERNET, ..Interface::default() }).unwrap();
+    let mut writer =
+        Writer::new(FileSink::create(path).unwrap(), Format::Pcapng, &Section::default());
+    writer
+        .add_interface(&Interface { link_type: LinkType::ETHERNET, ..Interface::default() })
+        .unwrap();
     for data in frames {
         let wire_len = data.len() as u32;
         let record = Record {
@@ -203,6 +219,9 @@ fn files_deliver_the_packets_that_libpcap_accepts_and_count_the_rest() {
         assert!(packets.iter().eq(&expected), "{expression}");
         let total = capture.close().total;
         let filtered = frames.len() - expected.len();
-        assert_eq!((total.delivered, total.filtered), (expected.len() as u64, Some(filtered as u64)));
+        assert_eq!(
+            (total.delivered, total.filtered),
+            (expected.len() as u64, Some(filtered as u64))
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Filters in captures. Filters alone are tested in the crate `wirecap-filter`, which also makes the expressions,
-//! programs and frames.
+//! Filters in captures. Filters alone are tested in the crate `wirecap-filter`, which also makes
+//! the expressions, programs and frames.
 #![allow(dead_code)] // what only the tests there use
 
 #[path = "../../../wirecap-filter/tests/filter/choices.rs"]

@@ -4,7 +4,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wirecap::{Capture, CaptureBuilder, CaptureError, Chunk, Engine, Ledger, OpenError, Port, PortAccount};
+use wirecap::{
+    Capture, CaptureBuilder, CaptureError, Chunk, Engine, Ledger, OpenError, Port, PortAccount,
+};
 use wirecap_testbed::{AfXdpSender, Counters, Namespace, PacketReceiver, Stamp, Traffic, VethPair};
 
 /// Time limit on a busy machine.
@@ -76,8 +78,10 @@ impl Bed {
 
     /// Sends `frames` frames from A's queue `queue`, as fast as they go.
     pub(crate) fn send(&self, queue: u16, frames: u64) {
-        let (mut sender, traffic) = (self.sender(queue.into()), self.traffic());
-        (0..frames).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
+        let mut sender = self.sender(queue.into());
+        let traffic = self.traffic();
+        (0..frames)
+            .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
         sender.flush().unwrap();
     }
 
@@ -122,8 +126,8 @@ pub(crate) fn pass_on(chunk: &mut Chunk, port: &mut Port) {
     port.flush();
 }
 
-/// Runs `forward` in each worker with the ports to B and to A while `send` sends; stops when all arrived packets
-/// were captured, and closes.
+/// Runs `forward` in each worker with the ports to B and to A while `send` sends; stops when all
+/// arrived packets were captured, and closes.
 pub(crate) fn forwarding<T>(
     bed: &Bed,
     builder: CaptureBuilder,
@@ -134,7 +138,8 @@ pub(crate) fn forwarding<T>(
     let ports: Vec<String> = capture.ports().map(str::to_owned).collect();
     let result = thread::scope(|scope| {
         for mut worker in capture.workers() {
-            let mut ports: Vec<Port> = ports.iter().map(|port| capture.port(port).unwrap()).collect();
+            let mut ports: Vec<Port> =
+                ports.iter().map(|port| capture.port(port).unwrap()).collect();
             let forward = &forward;
             scope.spawn(move || -> Result<(), CaptureError> {
                 while let Some(mut chunk) = worker.next_chunk()? {
@@ -163,11 +168,16 @@ impl Drop for Stop<'_> {
 pub(crate) fn to_b(ledger: &Ledger) -> PortAccount {
     let page = ledger.ports.iter().find(|port| port.name == "b0").expect("there is a port to B");
     let account = page.account;
-    assert_eq!(account.taken, account.sent + account.dropped.total() + account.waiting, "{ledger:#?}");
+    assert_eq!(
+        account.taken,
+        account.sent + account.dropped.total() + account.waiting,
+        "{ledger:#?}"
+    );
     account
 }
 
-/// Checks that `sent` packets were captured or counted as dropped, and forwarded to B or counted as dropped.
+/// Checks that `sent` packets were captured or counted as dropped, and forwarded to B or counted as
+/// dropped.
 pub(crate) fn balanced(ledger: &Ledger, sent: u64, arrived: u64) {
     assert_eq!(ledger.total.offered, sent, "{ledger}");
     let port = to_b(ledger);

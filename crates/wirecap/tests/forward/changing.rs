@@ -37,8 +37,11 @@ fn changed(
             sender.flush().unwrap();
             let mut sent = frames.into_iter();
             while pairs.len() < 200 {
-                let chunk = judges[0].next_chunk_timeout(PATIENCE).unwrap().expect("frames are forwarded");
-                pairs.extend(chunk.iter().map(|packet| (sent.next().unwrap(), packet.data().to_vec())));
+                let chunk =
+                    judges[0].next_chunk_timeout(PATIENCE).unwrap().expect("frames are forwarded");
+                pairs.extend(
+                    chunk.iter().map(|packet| (sent.next().unwrap(), packet.data().to_vec())),
+                );
             }
         },
     );
@@ -59,7 +62,8 @@ fn vlan_tags_are_pushed_and_popped() {
     }
     let _lock = loss_lock().unwrap();
     let bed = Bed::new(1);
-    let tag = |frame: &[u8], tags: &[[u8; 4]]| [&frame[..12], &tags.concat(), &frame[12..]].concat();
+    let tag =
+        |frame: &[u8], tags: &[[u8; 4]]| [&frame[..12], &tags.concat(), &frame[12..]].concat();
     let push = |packet: &mut wirecap::OutPacket<'_>| {
         packet.push_vlan(7).unwrap();
         packet.push_vlan(0x2000 | 100).unwrap();
@@ -87,7 +91,10 @@ fn packets_grow_and_shrink_at_both_ends_within_their_cell() {
     let tunnel = |packet: &mut wirecap::OutPacket<'_>| {
         let time = packet.timestamp();
         assert!(time.is_some());
-        assert_eq!((packet.headroom(), packet.tailroom(), packet.len()), (256, 2048 - 256 - 60, 60));
+        assert_eq!(
+            (packet.headroom(), packet.tailroom(), packet.len()),
+            (256, 2048 - 256 - 60, 60)
+        );
         assert_eq!(packet.grow_head(257).unwrap_err(), NoRoom { asked: 257, room: 256 });
         packet.grow_head(256).unwrap().fill(0xaa);
         assert_eq!(packet.timestamp(), time, "the head grew over it");
@@ -117,7 +124,9 @@ fn jumbo_frames_are_forwarded_whole() {
     let lengths = [60, 1514, 3840, 3841, 7680, 7681, 9000, 9010];
     let frame = |number: u64| {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
-        frame.extend((14..lengths[number as usize % 8]).map(|n: usize| (n * n / 3 + number as usize) as u8));
+        frame.extend(
+            (14..lengths[number as usize % 8]).map(|n: usize| (n * n / 3 + number as usize) as u8),
+        );
         frame
     };
     let change = |packet: &mut wirecap::OutPacket<'_>| {
@@ -145,7 +154,8 @@ fn new_packets_are_sent_while_cells_are_free_and_the_cells_return() {
     let mut port = capture.port("b0").unwrap();
     assert_eq!(port.longest_new_packet(), 1522);
     assert!(port.build(2048).is_none());
-    // While they are held, cells are missing; after they are dropped, the cells are available again.
+    // While they are held, cells are missing; after they are dropped, the cells are available
+    // again.
     for _ in 0..3 {
         let held: Vec<_> = std::iter::from_fn(|| port.build(60)).collect();
         assert_eq!(held.len(), 128, "rounded up to whole chunks");
@@ -204,7 +214,8 @@ fn packets_can_be_kept_and_sent_by_another_thread_after_their_chunk_is_dropped()
             });
         });
         assert_eq!(bed.arrived(&mut arrived), 666 * (round + 1));
-        // A request for a chunk takes back sent cells, so the whole pool is available for the next round.
+        // A request for a chunk takes back sent cells, so the whole pool is available for the next
+        // round.
         assert!(worker.try_next_chunk().unwrap().is_none());
     }
     drop(worker);
@@ -250,7 +261,8 @@ fn packets_of_another_capture_are_copied() {
     assert_eq!((to_b(&ledger).sent, to_b(&ledger).copied), (4, 4), "{:#?}", ledger.ports);
 }
 
-/// Packets that are too long to be sent, are too short for a frame, or were truncated by the capture.
+/// Packets that are too long to be sent, are too short for a frame, or were truncated by the
+/// capture.
 #[test]
 fn frames_of_an_invalid_length_are_counted_and_their_cells_return() {
     if !privileged() || !frames_of_several_cells() {

@@ -1,13 +1,18 @@
-//! Both directions at once, several workers for a ring, the engine `packet`, and unsupported options.
+//! Both directions at once, several workers for a ring, the engine `packet`, and unsupported
+//! options.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use wirecap::{Capture, CaptureBuilder, Direction, Engine, OpenError, Source, Timestamps};
-use wirecap_testbed::{AfXdpSender, Counters, Stamp, Traffic, VethPair, loss_lock, pass_program, privileged};
+use wirecap_testbed::{
+    AfXdpSender, Counters, Stamp, Traffic, VethPair, loss_lock, pass_program, privileged,
+};
 
-use crate::bed::{Bed, PATIENCE, balanced, both, forwarding, one_way, pass_on, settled, to_b, until};
+use crate::bed::{
+    Bed, PATIENCE, balanced, both, forwarding, one_way, pass_on, settled, to_b, until,
+};
 
 /// The paper's Figure 14: two groups in one capture, each forwards through the other's interface.
 #[test]
@@ -16,9 +21,12 @@ fn two_groups_forward_through_each_others_interface_at_once() {
         return;
     }
     let _lock = loss_lock().unwrap();
-    for builder in [both().group_per_interface(), both().group_per_interface().advanced(0.1).workers(4)] {
+    for builder in
+        [both().group_per_interface(), both().group_per_interface().advanced(0.1).workers(4)]
+    {
         let bed = Bed::new(2);
-        let mut counters = [&bed.a.sender, &bed.b.receiver].map(|interface| Counters::of(interface).unwrap());
+        let mut counters =
+            [&bed.a.sender, &bed.b.receiver].map(|interface| Counters::of(interface).unwrap());
         let foreign = AtomicU64::new(0);
         let per_queue = 20_000;
         let ((), ledger) = forwarding(
@@ -26,13 +34,17 @@ fn two_groups_forward_through_each_others_interface_at_once() {
             builder,
             |chunk, ports| {
                 let from = chunk.interface_index();
-                foreign.fetch_add(u64::from(chunk.ring().interface != ["a1", "b0"][from]), Ordering::Relaxed);
+                foreign.fetch_add(
+                    u64::from(chunk.ring().interface != ["a1", "b0"][from]),
+                    Ordering::Relaxed,
+                );
                 pass_on(chunk, &mut ports[1 - from]);
             },
             |_| {
                 thread::scope(|scope| {
                     for (end, queue) in [(&bed.a, 0), (&bed.a, 1), (&bed.b, 0), (&bed.b, 1)] {
-                        let outside = if end.sender.name == "a0" { &end.sender } else { &end.receiver };
+                        let outside =
+                            if end.sender.name == "a0" { &end.sender } else { &end.receiver };
                         let traffic = Traffic::to(&bed.b.receiver);
                         let sender = AfXdpSender::on(outside, queue).unwrap();
                         scope.spawn(move || send(sender, &traffic, per_queue));
@@ -59,12 +71,13 @@ fn two_groups_forward_through_each_others_interface_at_once() {
 }
 
 fn send(mut sender: AfXdpSender, traffic: &Traffic, frames: u64) {
-    (0..frames).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    (0..frames)
+        .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
     sender.flush().unwrap();
 }
 
-/// All traffic arrives on one ring, and two workers need different times for its chunks: the frames leave in the ring's
-/// order, unless `unordered` is set.
+/// All traffic arrives on one ring, and two workers need different times for its chunks: the frames
+/// leave in the ring's order, unless `unordered` is set.
 #[test]
 fn offloaded_packets_leave_in_the_order_of_their_ring() {
     if !privileged() {
@@ -82,20 +95,31 @@ fn offloaded_packets_leave_in_the_order_of_their_ring() {
             builder.advanced(0.0).chunk(16).pool(256),
             |chunk, ports| {
                 // A chunk that takes longer delays the chunks after it.
-                thread::sleep(Duration::from_micros(if chunk.sequence() % 3 == 0 { 3000 } else { 300 }));
+                thread::sleep(Duration::from_micros(if chunk.sequence() % 3 == 0 {
+                    3000
+                } else {
+                    300
+                }));
                 pass_on(chunk, &mut ports[1]);
             },
             |_| bed.send(0, FRAMES),
         );
         assert_eq!(ledger.total.dropped.total(), 0, "{ledger}");
         let account = to_b(&ledger);
-        assert_eq!((account.taken, account.sent, account.waiting), (FRAMES, FRAMES, 0), "{account:#?}");
+        assert_eq!(
+            (account.taken, account.sent, account.waiting),
+            (FRAMES, FRAMES, 0),
+            "{account:#?}"
+        );
         assert!(ledger.total.offloaded_chunks > 10, "{ledger}");
-        let (mut seen, mut last, mut earlier) = (0, None, 0);
+        let mut seen = 0;
+        let mut last = None;
+        let mut earlier = 0;
         let mut workers = judge.workers();
         while seen < FRAMES {
             for worker in &mut workers {
-                let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(5)).unwrap() else {
+                let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(5)).unwrap()
+                else {
                     continue;
                 };
                 for packet in &chunk {
@@ -168,7 +192,8 @@ fn a_close_releases_packets_that_wait_for_earlier_chunks() {
     let mut port = capture.port("b0").unwrap();
     bed.send(0, 32);
     let mut next = || worker.next_chunk_timeout(PATIENCE).unwrap().expect("packets wait");
-    let (first, mut second) = (next(), next());
+    let first = next();
+    let mut second = next();
     pass_on(&mut second, &mut port);
     assert_eq!(port.account().waiting, 16);
     drop((worker, port));
@@ -188,8 +213,13 @@ fn packets_are_copied_where_an_interface_is_captured_by_packet_sockets() {
     let bed = Bed::new(1);
     let traffic = bed.traffic();
     let (_, mut arrived) = bed.counters();
-    let builder =
-        Capture::on("a1").and("b0").engine(Engine::Packet).forwarding().workers(2).chunk(64).pool(64);
+    let builder = Capture::on("a1")
+        .and("b0")
+        .engine(Engine::Packet)
+        .forwarding()
+        .workers(2)
+        .chunk(64)
+        .pool(64);
     let builder = builder.timestamps(Timestamps::Packet).retire_after(Duration::from_millis(1));
     let mut receiver = bed.receiver();
     let ((), ledger) = forwarding(
@@ -198,7 +228,11 @@ fn packets_are_copied_where_an_interface_is_captured_by_packet_sockets() {
         |chunk, ports| {
             let from = chunk.interface_index();
             for mut packet in chunk.drain() {
-                assert!(packet.headroom() >= 32 && packet.tailroom() == 0 && packet.timestamp().is_some());
+                assert!(
+                    packet.headroom() >= 32
+                        && packet.tailroom() == 0
+                        && packet.timestamp().is_some()
+                );
                 let time = packet.timestamp();
                 packet.push_vlan(3).unwrap();
                 assert_eq!((packet.pop_vlan(), packet.timestamp()), (Some(3), time));
@@ -215,7 +249,10 @@ fn packets_are_copied_where_an_interface_is_captured_by_packet_sockets() {
             for sequence in 0..1000 {
                 let mut expected = traffic.frame(Stamp { queue: 0, sequence });
                 expected[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
-                assert_eq!(receiver.receive(PATIENCE).unwrap().expect("the frame is forwarded"), expected);
+                assert_eq!(
+                    receiver.receive(PATIENCE).unwrap().expect("the frame is forwarded"),
+                    expected
+                );
             }
         },
     );
@@ -225,8 +262,8 @@ fn packets_are_copied_where_an_interface_is_captured_by_packet_sockets() {
     assert_eq!((port.sent, port.copied, port.bytes), (1000, 1000, 60_000), "{ledger:#?}");
 }
 
-/// Packets captured by a packet socket are copied into cells of the port. In the other direction, the cell returns
-/// to the port as soon as it is copied.
+/// Packets captured by a packet socket are copied into cells of the port. In the other direction,
+/// the cell returns to the port as soon as it is copied.
 #[test]
 fn a_capture_by_packet_sockets_may_send_by_xdp_and_the_other_way_round() {
     if !privileged() {
@@ -237,10 +274,12 @@ fn a_capture_by_packet_sockets_may_send_by_xdp_and_the_other_way_round() {
     // The host uses `a1`, so `auto` does not take its packets.
     bed.a.receiver.add_address("10.9.0.1/24").unwrap();
     let capture = bed.open(Capture::on("a1").and("b0").forwarding().chunk(64).pool(64));
-    let engines: Vec<_> = capture.interfaces().iter().map(|interface| interface.reception.engine()).collect();
+    let engines: Vec<_> =
+        capture.interfaces().iter().map(|interface| interface.reception.engine()).collect();
     assert_eq!(engines, [Engine::Packet, Engine::Xdp]);
     bed.close(capture);
-    let mut counters = [&bed.a.sender, &bed.b.receiver].map(|interface| Counters::of(interface).unwrap());
+    let mut counters =
+        [&bed.a.sender, &bed.b.receiver].map(|interface| Counters::of(interface).unwrap());
     let builder = Capture::on("a1").and("b0").forwarding().chunk(64).pool(64).filter("udp port 9");
     let ((), ledger) = forwarding(
         &bed,
@@ -252,13 +291,17 @@ fn a_capture_by_packet_sockets_may_send_by_xdp_and_the_other_way_round() {
         |capture| {
             bed.send(0, 500);
             send(AfXdpSender::on(&bed.b.receiver, 0).unwrap(), &bed.traffic(), 500);
-            let forwarded =
-                |capture: &Capture| capture.ledger().ports.iter().map(|port| port.account.taken).sum::<u64>();
+            let forwarded = |capture: &Capture| {
+                capture.ledger().ports.iter().map(|port| port.account.taken).sum::<u64>()
+            };
             until("all is forwarded", || bed.at_middle(|| forwarded(capture)) == 1000);
         },
     );
     let accounts: Vec<_> = ledger.ports.iter().map(|port| port.account).collect();
-    assert_eq!(accounts.iter().map(|port| (port.sent, port.copied)).collect::<Vec<_>>(), [(500, 500); 2]);
+    assert_eq!(
+        accounts.iter().map(|port| (port.sent, port.copied)).collect::<Vec<_>>(),
+        [(500, 500); 2]
+    );
     let received = counters.each_mut().map(|end| settled(|| end.since_start().unwrap().rx_packets));
     // The host's own ARP or the like may be among those at A, which has an address.
     assert!(received[0] >= 500 && received[1] == 500, "{received:?}");
@@ -290,8 +333,9 @@ fn options_that_forwarding_lacks_are_rejected_by_name() {
         return;
     }
     let bed = Bed::new(2);
-    let on =
-        |source: Source| Capture::on(source).and("b0").engine(Engine::Xdp).forwarding().chunk(64).pool(16);
+    let on = |source: Source| {
+        Capture::on(source).and("b0").engine(Engine::Xdp).forwarding().chunk(64).pool(16)
+    };
     let a1 = || on(Source::new("a1"));
     let cases = [
         (a1().elastic(), "elastic pools"),
@@ -304,7 +348,10 @@ fn options_that_forwarding_lacks_are_rejected_by_name() {
     for (builder, named) in cases {
         let error = bed.refusal(builder);
         assert!(matches!(error, OpenError::NotForwarding { .. }), "{error}");
-        assert!(error.to_string().starts_with(&format!("forwarding does not support {named}")), "{error}");
+        assert!(
+            error.to_string().starts_with(&format!("forwarding does not support {named}")),
+            "{error}"
+        );
     }
     let missing = bed.refusal(Capture::on("a1").engine(Engine::Xdp).transmit_on("b7"));
     assert!(matches!(missing, OpenError::Device(_)), "{missing}");

@@ -34,8 +34,10 @@ fn frames_pass_unchanged_and_in_order() {
                     if number % 50 == 49 {
                         sender.flush().unwrap();
                         for expected in &frames[number - 49..=number] {
-                            let received =
-                                receiver.receive(PATIENCE).unwrap().expect("the frame is forwarded");
+                            let received = receiver
+                                .receive(PATIENCE)
+                                .unwrap()
+                                .expect("the frame is forwarded");
                             assert_eq!(received, expected);
                         }
                     }
@@ -82,9 +84,11 @@ fn queues_are_selected_as_requested() {
         return;
     }
     let _lock = loss_lock().unwrap();
-    for (choice, expected) in
-        [(TxQueue::AsReceived, Some([0, 300])), (TxQueue::Fixed(0), Some([300, 0])), (TxQueue::ByFlow, None)]
-    {
+    for (choice, expected) in [
+        (TxQueue::AsReceived, Some([0, 300])),
+        (TxQueue::Fixed(0), Some([300, 0])),
+        (TxQueue::ByFlow, None),
+    ] {
         let bed = Bed::new(2);
         let _program = wirecap_testbed::pass_program(&bed.b.receiver).unwrap();
         let (_, mut arrived) = bed.counters();
@@ -92,7 +96,9 @@ fn queues_are_selected_as_requested() {
         let mut port = capture.port("b0").unwrap().on_queue(choice).unwrap();
         let traffic = Traffic { flows: 64, ..bed.traffic() };
         let mut sender = bed.sender(1);
-        (0..300).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 1, sequence })).unwrap());
+        (0..300).for_each(|sequence| {
+            sender.send(&traffic.frame(Stamp { queue: 1, sequence })).unwrap()
+        });
         sender.flush().unwrap();
         let mut workers = capture.workers();
         while port.account().taken < 300 {

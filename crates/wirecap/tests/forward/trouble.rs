@@ -5,7 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use wirecap::{Capture, CaptureError, Port, Worker};
-use wirecap_testbed::{AfXdpSender, Counters, Interface, Jam, Sizes, Stamp, Traffic, loss_lock, privileged};
+use wirecap_testbed::{
+    AfXdpSender, Counters, Interface, Jam, Sizes, Stamp, Traffic, loss_lock, privileged,
+};
 
 use crate::bed::{Bed, PATIENCE, balanced, both, forwarding, ip, one_way, pass_on, to_b, until};
 
@@ -14,12 +16,13 @@ const CELLS: u64 = 64 * 16;
 
 fn open(bed: &Bed) -> (Capture, Worker, Port) {
     let capture = bed.open(one_way().chunk(64).pool(16));
-    let (worker, port) = (capture.workers().remove(0), capture.port("b0").unwrap());
+    let worker = capture.workers().remove(0);
+    let port = capture.port("b0").unwrap();
     (capture, worker, port)
 }
 
-/// Checks that all cells are available: a burst of the whole pool is kept and forwarded to a port that has
-/// taken `taken` packets before.
+/// Checks that all cells are available: a burst of the whole pool is kept and forwarded to a port
+/// that has taken `taken` packets before.
 #[track_caller]
 fn burst_of_all_cells(bed: &Bed, cells: u64, worker: &mut Worker, port: &mut Port, taken: u64) {
     bed.send(0, cells);
@@ -41,7 +44,13 @@ fn through(bed: &Bed, frames: u64, worker: &mut Worker, port: &mut Port) {
 }
 
 /// The same from this interface, and with these frames.
-fn pass(from: &Interface, frame: impl Fn(u64) -> Vec<u8>, frames: u64, worker: &mut Worker, port: &mut Port) {
+fn pass(
+    from: &Interface,
+    frame: impl Fn(u64) -> Vec<u8>,
+    frames: u64,
+    worker: &mut Worker,
+    port: &mut Port,
+) {
     let before = port.account().taken;
     let mut sender = AfXdpSender::on(from, 0).unwrap();
     for sequence in 0..frames {
@@ -74,7 +83,11 @@ fn an_interface_that_is_down_loses_packets_but_no_cells_and_continues_when_it_is
         let account = port.account();
         // Packets that were on the ring when this was detected wait there.
         assert!(account.waiting <= 64, "{account:#?}");
-        assert_eq!(account.dropped.down + account.waiting, 5000 * flap - (up - 1000 * flap), "{account:#?}");
+        assert_eq!(
+            account.dropped.down + account.waiting,
+            5000 * flap - (up - 1000 * flap),
+            "{account:#?}"
+        );
         bed.ip(&["link", "set", "b0", "up"]);
         until("the cable carries again", || is_running(&bed));
         through(&bed, 1000, &mut worker, &mut port);
@@ -93,8 +106,8 @@ fn an_interface_that_is_down_loses_packets_but_no_cells_and_continues_when_it_is
     balanced(&bed.close(capture), sent, arrived);
 }
 
-/// An interface goes down, and is finally removed, while frames are put on its ring: each frame is counted once, and
-/// its cell returns once.
+/// An interface goes down, and is finally removed, while frames are put on its ring: each frame is
+/// counted once, and its cell returns once.
 #[test]
 fn an_interface_that_goes_under_traffic_keeps_its_books() {
     if !privileged() {
@@ -109,7 +122,8 @@ fn an_interface_that_goes_under_traffic_keeps_its_books() {
         let goes = if round == 10 { ["link", "delete", "b0"] } else { ["link", "set", "b0"] };
         let deadline = Instant::now() + PATIENCE;
         std::thread::scope(|scope| {
-            scope.spawn(|| bed.ip(&[&goes[..], if round == 10 { &[] } else { &["down"] }].concat()));
+            scope
+                .spawn(|| bed.ip(&[&goes[..], if round == 10 { &[] } else { &["down"] }].concat()));
             while port.account().dropped.down == before && Instant::now() < deadline {
                 for _ in 0..64 {
                     let mut packet = port.build(60).expect("cells come back");
@@ -121,7 +135,11 @@ fn an_interface_that_goes_under_traffic_keeps_its_books() {
         });
         let account = port.account();
         assert!(account.dropped.down > before, "{account:#?}");
-        assert_eq!(account.sent + account.dropped.total() + account.waiting, account.taken, "{account:#?}");
+        assert_eq!(
+            account.sent + account.dropped.total() + account.waiting,
+            account.taken,
+            "{account:#?}"
+        );
         if round < 10 {
             bed.ip(&["link", "set", "b0", "up"]);
             until("the cable carries again", || is_running(&bed));
@@ -180,11 +198,15 @@ fn no_cell_leaks_in_a_million_rejected_sends() {
     assert_eq!(new_packets(&mut port), 1024, "cells for new packets are missing");
     drop((worker, port));
     let ledger = bed.close(capture);
-    assert_eq!((ledger.total.offered, ledger.total.dropped.total()), (20_000 + CELLS, 0), "{ledger}");
+    assert_eq!(
+        (ledger.total.offered, ledger.total.dropped.total()),
+        (20_000 + CELLS, 0),
+        "{ledger}"
+    );
 }
 
-/// The device at B accepts frames and does not complete them, while frames from B to A pass. A million have no room on
-/// the tx ring.
+/// The device at B accepts frames and does not complete them, while frames from B to A pass. A
+/// million have no room on the tx ring.
 #[test]
 fn a_stalled_direction_loses_packets_but_no_cells_and_the_other_continues() {
     if !privileged() {
@@ -193,11 +215,14 @@ fn a_stalled_direction_loses_packets_but_no_cells_and_the_other_continues() {
     let _lock = loss_lock().unwrap();
     const NEW: u32 = 4096;
     let bed = Bed::new(1);
-    let [mut at_a, mut at_b] = [&bed.a.sender, &bed.b.receiver].map(|end| Counters::of(end).unwrap());
+    let [mut at_a, mut at_b] =
+        [&bed.a.sender, &bed.b.receiver].map(|end| Counters::of(end).unwrap());
     let capture = bed.open(both().chunk(64).pool(64).new_packets(NEW));
     let mut workers = capture.workers();
-    let (mut from_b, mut from_a) = (workers.pop().unwrap(), workers.pop().unwrap());
-    let (mut to_a, mut to_b) = (capture.port("a1").unwrap(), capture.port("b0").unwrap());
+    let mut from_b = workers.pop().unwrap();
+    let mut from_a = workers.pop().unwrap();
+    let mut to_a = capture.port("a1").unwrap();
+    let mut to_b = capture.port("b0").unwrap();
     let jam = Jam::behind(&bed.b.receiver).unwrap();
     // Of an unused protocol, to no host.
     let frame = |_| [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5][..], &[0; 46]].concat();
@@ -226,14 +251,19 @@ fn a_stalled_direction_loses_packets_but_no_cells_and_the_other_continues() {
     });
     // The caller also takes back the cells.
     assert!(from_a.try_next_chunk().unwrap().is_none());
-    let (cells, sent) = (64 * 64, to_b.account().sent);
+    let cells = 64 * 64;
+    let sent = to_b.account().sent;
     burst_of_all_cells(&bed, cells, &mut from_a, &mut to_b, 1_009_000);
     assert_eq!(to_b.account().sent, sent + cells, "{:#?}", to_b.account());
     assert_eq!(bed.arrived(&mut at_b), sent + cells);
     assert_eq!(new_packets(&mut to_b), NEW as usize, "cells for new packets are missing");
     drop((from_a, from_b, to_a, to_b));
     let ledger = bed.close(capture);
-    assert_eq!((ledger.total.offered, ledger.total.dropped.total()), (14_000 + cells, 0), "{ledger}");
+    assert_eq!(
+        (ledger.total.offered, ledger.total.dropped.total()),
+        (14_000 + cells, 0),
+        "{ledger}"
+    );
 }
 
 #[test]
@@ -252,7 +282,11 @@ fn an_interface_that_is_removed_costs_packets_and_no_cells() {
     bed.ip(&["link", "delete", "b0"]);
     through(&bed, 5000, &mut worker, &mut port);
     let account = port.account();
-    assert_eq!((account.sent, account.dropped.down, account.waiting), (1000, 6000, 0), "{account:#?}");
+    assert_eq!(
+        (account.sent, account.dropped.down, account.waiting),
+        (1000, 6000, 0),
+        "{account:#?}"
+    );
     burst_of_all_cells(&bed, CELLS, &mut worker, &mut port, 7000);
     drop((worker, port));
     balanced(&bed.close(capture), 7000 + CELLS, arrived);
@@ -268,7 +302,8 @@ fn the_other_direction_continues_when_an_interface_is_removed() {
     let bed = Bed::new(1);
     let capture = bed.open(both().chunk(64).pool(16).group_per_interface());
     let mut workers = capture.workers();
-    let (mut from_b, mut from_a) = (workers.pop().unwrap(), workers.pop().unwrap());
+    let mut from_b = workers.pop().unwrap();
+    let mut from_a = workers.pop().unwrap();
     let mut port = capture.port("b0").unwrap();
     bed.ip(&["link", "delete", "b0"]);
     let deadline = Instant::now() + PATIENCE;
@@ -278,13 +313,17 @@ fn the_other_direction_continues_when_an_interface_is_removed() {
             Ok(chunk) => assert!(chunk.is_none() && Instant::now() < deadline),
         }
     };
-    assert!(matches!(&told, CaptureError::InterfaceGone { interface } if interface == "b0"), "{told}");
+    assert!(
+        matches!(&told, CaptureError::InterfaceGone { interface } if interface == "b0"),
+        "{told}"
+    );
     through(&bed, 3000, &mut from_a, &mut port);
     drop((from_a, from_b, port));
     balanced(&bed.close(capture), 3000, 0);
 }
 
-/// No more frames can be sent, and some are on the tx ring: they are counted, and closing does not hang.
+/// No more frames can be sent, and some are on the tx ring: they are counted, and closing does not
+/// hang.
 #[test]
 fn a_capture_is_closed_and_dropped_with_frames_on_the_tx_ring() {
     if !privileged() {

@@ -1,13 +1,13 @@
-//! The test bed of buddy groups, with workers that wait a fixed time per packet: they simulate slow cores, so
-//! two cores can simulate many.
+//! The test bed of buddy groups, with workers that wait a fixed time per packet: they simulate slow
+//! cores, so two cores can simulate many.
 
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Ledger};
 use wirecap_testbed::{
-    AfXdpSender, Counters, KernelSender, Namespace, Pacer, Sizes, SlowCore, Stamp, SteadySender, Ticks,
-    Traffic, VethPair, pass_program,
+    AfXdpSender, Counters, KernelSender, Namespace, Pacer, Sizes, SlowCore, Stamp, SteadySender,
+    Ticks, Traffic, VethPair, pass_program,
 };
 
 /// A worker's time per packet: it can process 10,000 per second.
@@ -34,7 +34,8 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new(queues: u16) -> Self {
-        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let sender = Namespace::new().unwrap();
+        let receiver = Namespace::new().unwrap();
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queues.into(), 1500)
             .and_then(wirecap_testbed::dedicated)
             .unwrap();
@@ -45,9 +46,10 @@ impl Bed {
         self.receiver.run_in(|| builder.open()).unwrap().unwrap()
     }
 
-    /// Captures while `send` sends, with a worker per ring that needs `cost` per packet, until all kept packets have been
-    /// processed. `see` gets every chunk with the number of its worker. The engine's own work for a packet is in addition to
-    /// the cost: in a debug build 0.6 µs, a ninth of the capacity of a worker that needs 5 µs.
+    /// Captures while `send` sends, with a worker per ring that needs `cost` per packet, until all
+    /// kept packets have been processed. `see` gets every chunk with the number of its worker. The
+    /// engine's own work for a packet is in addition to the cost: in a debug build 0.6 µs, a ninth
+    /// of the capacity of a worker that needs 5 µs.
     pub(crate) fn process<T>(
         &self,
         builder: CaptureBuilder,
@@ -86,14 +88,20 @@ impl Bed {
         Traffic { sizes: Sizes::fixed(frame_bytes), ..Traffic::to(&self.pair.receiver) }
     }
 
-    /// Sends frames of this length to each queue at its rate, in frames per second, for this time: an error if the rates
-    /// were not reached.
-    pub(crate) fn load(&self, frame_bytes: u16, rates: &[f64], time: Duration) -> Result<u64, String> {
+    /// Sends frames of this length to each queue at its rate, in frames per second, for this time:
+    /// an error if the rates were not reached.
+    pub(crate) fn load(
+        &self,
+        frame_bytes: u16,
+        rates: &[f64],
+        time: Duration,
+    ) -> Result<u64, String> {
         let (sent, ticks) = self.send(frame_bytes, rates, time);
         ticks.check().map(|()| sent)
     }
 
-    /// The same if the rates need not be reached; returns the number of sent packets, and their times.
+    /// The same if the rates need not be reached; returns the number of sent packets, and their
+    /// times.
     pub(crate) fn send(&self, frame_bytes: u16, rates: &[f64], time: Duration) -> (u64, Ticks) {
         let traffic = self.traffic(frame_bytes);
         let mut sender = SteadySender::on(&self.pair.sender, traffic, self.queues).unwrap();
@@ -104,7 +112,8 @@ impl Bed {
         thread::scope(|scope| spawn(scope, "sender", send).join().unwrap())
     }
 
-    /// The same from inside the kernel, with separate traffic for each queue, from a CPU that reaches it.
+    /// The same from inside the kernel, with separate traffic for each queue, from a CPU that
+    /// reaches it.
     pub(crate) fn load_from_the_kernel(
         &self,
         traffic: &[Traffic],
@@ -113,7 +122,8 @@ impl Bed {
     ) -> Result<u64, String> {
         let send = |queue: u16, traffic: &Traffic, rate: f64| {
             let mut sender = KernelSender::on(&self.pair.sender, queue.into()).unwrap();
-            let (mut ticks, mut sequence) = (Ticks::new(time), 0);
+            let mut ticks = Ticks::new(time);
+            let mut sequence = 0;
             while let Some(at) = ticks.next_at() {
                 for sequence in sequence..(rate * at) as u64 {
                     sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap();
@@ -124,8 +134,9 @@ impl Bed {
             ticks.check().map(|()| sequence)
         };
         thread::scope(|scope| {
-            let begin =
-                |(queue, (traffic, &rate))| spawn(scope, "sender", move || send(queue, traffic, rate));
+            let begin = |(queue, (traffic, &rate))| {
+                spawn(scope, "sender", move || send(queue, traffic, rate))
+            };
             let senders: Vec<_> = (0..).zip(traffic.iter().zip(rates)).map(begin).collect();
             senders.into_iter().map(|sender| sender.join().unwrap()).sum()
         })
@@ -140,7 +151,8 @@ impl Bed {
     pub(crate) fn traffic_by_ring(&self, builder: CaptureBuilder, rings: usize) -> Vec<Traffic> {
         let capture = self.open(builder);
         // Frames to queue n have the n-th port from the source port on.
-        let flow = |port: u16, queue: u16| Traffic { source_port: port - queue, ..self.traffic(60) };
+        let flow =
+            |port: u16, queue: u16| Traffic { source_port: port - queue, ..self.traffic(60) };
         let mut sender = AfXdpSender::on(&self.pair.sender, 0).unwrap();
         for port in 1024..1024 + 64 {
             sender.send(&flow(port, 0).frame(Stamp { queue: 0, sequence: port.into() })).unwrap();
@@ -150,7 +162,10 @@ impl Bed {
         let mut workers = capture.workers();
         let deadline = Instant::now() + PATIENCE;
         while of_ring.contains(&None) {
-            assert!(Instant::now() < deadline, "64 flows hit no more rings than these: {of_ring:?}");
+            assert!(
+                Instant::now() < deadline,
+                "64 flows hit no more rings than these: {of_ring:?}"
+            );
             for worker in &mut workers {
                 let chunk = worker.next_chunk_timeout(Duration::from_millis(20)).unwrap();
                 for packet in chunk.iter().flatten() {

@@ -2,8 +2,8 @@
 
 use wirecap::{Capture, Ledger, OpenError, Worker};
 use wirecap_testbed::{
-    AfXdpSender, Generator, Interface, Load, Namespace, Stamp, Traffic, VethPair, loss_lock, privileged,
-    repeat_if_disturbed,
+    AfXdpSender, Generator, Interface, Load, Namespace, Stamp, Traffic, VethPair, loss_lock,
+    privileged, repeat_if_disturbed,
 };
 
 use crate::bed::{Bed, PATIENCE, send_evenly};
@@ -47,8 +47,8 @@ fn lossless(ledger: &Ledger, sent: u64) {
     assert!(ledger.is_lossless(), "{ledger}");
 }
 
-/// No worker takes packets while one ring gets the packets of three pools, and the others get their reserved
-/// number.
+/// No worker takes packets while one ring gets the packets of three pools, and the others get their
+/// reserved number.
 #[test]
 fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_keep_their_quarter() {
     if !privileged() {
@@ -61,10 +61,13 @@ fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_kee
     let mut senders = Senders::new(&bed);
     let ledger = || bed.receiver.run_in(|| capture.ledger()).unwrap();
     for (turn, busy) in [(1, 2), (2, 0)] {
-        let sent: [u64; 4] = std::array::from_fn(|ring| if ring == busy { 3 * CELLS } else { QUARTER });
+        let sent: [u64; 4] =
+            std::array::from_fn(|ring| if ring == busy { 3 * CELLS } else { QUARTER });
         // At this rate the keeper may be late by 0.4 s.
         senders.send(busy as u16, 3 * CELLS, 5000);
-        (0..4).filter(|ring| *ring != busy).for_each(|ring| senders.send(ring as u16, QUARTER, 50_000));
+        (0..4)
+            .filter(|ring| *ring != busy)
+            .for_each(|ring| senders.send(ring as u16, QUARTER, 50_000));
         let waiting: Vec<u64> = capture.backlogs().into_iter().map(u64::from).collect();
         assert_eq!(waiting, sent);
         take_all(&mut workers, &sent);
@@ -77,11 +80,15 @@ fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_kee
     assert!(lost >= 1000 && ledger.total.dropped.total() == lost, "{ledger}");
     drop(workers);
     let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
-    assert_eq!(ledger.total.offered, 2 * (3 * CELLS + 3 * QUARTER) + 3 * CELLS + QUARTER + 1000, "{ledger}");
+    assert_eq!(
+        ledger.total.offered,
+        2 * (3 * CELLS + 3 * QUARTER) + 3 * CELLS + QUARTER + 1000,
+        "{ledger}"
+    );
 }
 
-/// The purpose of elastic pools: the same memory and the same burst as above, with a separate pool for each
-/// ring.
+/// The purpose of elastic pools: the same memory and the same burst as above, with a separate pool
+/// for each ring.
 #[test]
 fn the_same_burst_overruns_separate_pools_of_the_same_memory() {
     if !privileged() {
@@ -109,15 +116,19 @@ fn a_pool_may_stretch_over_interfaces() {
 }
 
 fn stretch_over_interfaces() -> Result<(), String> {
-    let (bed, other) = (Bed::new(1), Namespace::new().unwrap());
+    let bed = Bed::new(1);
+    let other = Namespace::new().unwrap();
     let second = VethPair::new((&other, "b0"), (&bed.receiver, "b1"), 1, 1500)
         .and_then(wirecap_testbed::dedicated)
         .unwrap();
     let capture = bed.open(Capture::on("a1").and("b1").chunk(64).pool(128).elastic());
     let mut workers = capture.workers();
-    let generator = |from: &Interface, to: &Interface| Generator::new(from, &Traffic::to(to)).unwrap();
-    let mut generators =
-        [generator(&bed.pair.sender, &bed.pair.receiver), generator(&second.sender, &second.receiver)];
+    let generator =
+        |from: &Interface, to: &Interface| Generator::new(from, &Traffic::to(to)).unwrap();
+    let mut generators = [
+        generator(&bed.pair.sender, &bed.pair.receiver),
+        generator(&second.sender, &second.receiver),
+    ];
     for (turn, sent) in [(1, [CELLS + CELLS / 2, QUARTER]), (2, [QUARTER, CELLS + CELLS / 2])] {
         for (generator, &frames) in generators.iter_mut().zip(&sent) {
             generator.send(&[Load::new(0, frames).per_second(5000)]).unwrap();

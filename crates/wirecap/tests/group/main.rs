@@ -26,13 +26,18 @@ fn a_burst_below_the_threshold_stays_with_its_own_worker() {
     }
     let bed = Bed::new(2);
     let seen = Mutex::new(Vec::new());
-    let see = |worker, chunk: &Chunk| seen.lock().unwrap().push((worker, chunk.ring_index(), chunk.len()));
+    let see = |worker, chunk: &Chunk| {
+        seen.lock().unwrap().push((worker, chunk.ring_index(), chunk.len()))
+    };
     // 60 % of 4,096 is 2,457.
     let ((), ledger) = bed.process(rings().advanced(0.6), COST, see, |bed| {
-        let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
+        let mut generator =
+            Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
         let sent = generator.send(&[Load::new(0, 2000)]).unwrap()[0].frames;
-        // Until its own worker has taken all packets: at the end of a capture buddies help regardless of T.
-        let taken = || seen.lock().unwrap().iter().map(|(_, _, packets)| *packets as u64).sum::<u64>();
+        // Until its own worker has taken all packets: at the end of a capture buddies help
+        // regardless of T.
+        let taken =
+            || seen.lock().unwrap().iter().map(|(_, _, packets)| *packets as u64).sum::<u64>();
         let deadline = Instant::now() + PATIENCE;
         while taken() < sent {
             assert!(Instant::now() < deadline, "{} of {sent} were taken", taken());
@@ -62,7 +67,10 @@ fn the_threshold_is_a_share_of_the_cells_that_the_kernel_fills_without_loss() {
 
         // T = 100 % is never exceeded.
         let capture = bed.open(rings().engine(engine).advanced(1.0));
-        assert!(capture.ring_states().iter().all(|ring| ring.threshold == Some(4096)), "{engine:?}");
+        assert!(
+            capture.ring_states().iter().all(|ring| ring.threshold == Some(4096)),
+            "{engine:?}"
+        );
     }
 }
 
@@ -83,7 +91,8 @@ fn a_stuck_workers_ring_is_drained_to_the_threshold_at_once_and_completely_later
     let held = stuck.next_chunk_timeout(PATIENCE).unwrap().unwrap();
     generator.send(&[Load::new(0, 3000)]).unwrap();
     let begin = Instant::now();
-    let (mut taken, mut at_once) = (0, None);
+    let mut taken = 0;
+    let mut at_once = None;
     while taken < 3064 - held.len() && begin.elapsed() < PATIENCE {
         match helper.next_chunk_timeout(Duration::from_millis(20)).unwrap() {
             Some(chunk) => {
@@ -123,7 +132,8 @@ fn the_rings_of_a_worker_that_panicked_or_returned_go_to_its_buddies() {
     generator.send(&[Load::new(0, 100)]).unwrap();
     let mut taken = 0;
     while taken < 100 {
-        let chunk = survivor.next_chunk_timeout(PATIENCE).unwrap().expect("the rings were not taken over");
+        let chunk =
+            survivor.next_chunk_timeout(PATIENCE).unwrap().expect("the rings were not taken over");
         taken += chunk.len();
     }
     let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
@@ -135,11 +145,13 @@ fn two_groups_in_one_process_do_not_see_each_other() {
     if !privileged() {
         return;
     }
-    let (busy, idle) = (Bed::new(1), Bed::new(1));
+    let busy = Bed::new(1);
+    let idle = Bed::new(1);
     let first = busy.open(rings().advanced(0.1));
     let second = idle.open(rings().advanced(0.1));
     let mut stranger = second.workers().pop().unwrap();
-    let mut generator = Generator::new(&busy.pair.sender, &Traffic::to(&busy.pair.receiver)).unwrap();
+    let mut generator =
+        Generator::new(&busy.pair.sender, &Traffic::to(&busy.pair.receiver)).unwrap();
     generator.send(&[Load::new(0, 4000)]).unwrap();
     assert!(stranger.next_chunk_timeout(Duration::from_millis(300)).unwrap().is_none());
     assert_eq!(first.backlogs(), [4000]);
@@ -175,13 +187,14 @@ fn a_descriptor_becomes_readable_when_a_buddy_needs_help() {
     let helped = helper.try_next_chunk().unwrap().unwrap();
     assert!(helped.is_offloaded());
     assert_eq!((own.sequence(), helped.sequence()), (0, 1));
-    // The descriptor is readable until the backlog is at the threshold; then it is not readable any more.
+    // The descriptor is readable until the backlog is at the threshold; then it is not readable any
+    // more.
     while helper.try_next_chunk().unwrap().is_some() {}
     assert_eq!(wait(&helper, 50), 0);
 }
 
-/// With offloading two workers hold chunks of one ring at once. Sequence numbers restore the ring's order,
-/// which includes the order of each flow.
+/// With offloading two workers hold chunks of one ring at once. Sequence numbers restore the ring's
+/// order, which includes the order of each flow.
 #[test]
 fn sequence_numbers_restore_the_order_of_every_flow() {
     if !privileged() {
@@ -200,7 +213,8 @@ fn sequence_numbers_restore_the_order_of_every_flow() {
                 while let Some(chunk) = worker.next_chunk().unwrap() {
                     let stamps: Vec<Stamp> =
                         chunk.iter().map(|packet| Stamp::of(packet.data()).unwrap()).collect();
-                    // Ten times as fast as in the other tests, so that many packets are of each flow.
+                    // Ten times as fast as in the other tests, so that many packets are of each
+                    // flow.
                     core.work(COST / 10 * chunk.len() as u32);
                     done.lock().unwrap().push((chunk.ring_index(), chunk.sequence(), stamps));
                 }
@@ -212,18 +226,27 @@ fn sequence_numbers_restore_the_order_of_every_flow() {
         sent
     });
     let mut done = done.into_inner().unwrap();
-    assert!(!done.is_sorted_by_key(|(ring, sequence, _)| (*ring, *sequence)), "nothing was out of order");
+    assert!(
+        !done.is_sorted_by_key(|(ring, sequence, _)| (*ring, *sequence)),
+        "nothing was out of order"
+    );
     done.sort_unstable_by_key(|(ring, sequence, _)| (*ring, *sequence));
     for of_ring in done.chunk_by(|(ring, ..), (next, ..)| ring == next) {
         let sequences = of_ring.iter().map(|(_, sequence, _)| *sequence);
-        assert!(sequences.eq(0..of_ring.len() as u64), "a sequence number is missing or there twice");
+        assert!(
+            sequences.eq(0..of_ring.len() as u64),
+            "a sequence number is missing or there twice"
+        );
     }
     let in_order: Vec<Stamp> = done.into_iter().flat_map(|(.., stamps)| stamps).collect();
     let mut last_of_flow = std::collections::HashMap::new();
     for stamp in &in_order {
         let flow = (stamp.queue, stamp.sequence % FLOWS);
         let last = last_of_flow.insert(flow, stamp.sequence);
-        assert!(last.is_none_or(|last| last < stamp.sequence), "flow {flow:?}: {last:?}, then {stamp:?}");
+        assert!(
+            last.is_none_or(|last| last < stamp.sequence),
+            "flow {flow:?}: {last:?}, then {stamp:?}"
+        );
     }
     let ledger = bed.receiver.run_in(|| capture.close()).unwrap();
     assert_eq!(ledger.total.delivered, in_order.len() as u64);
@@ -248,13 +271,15 @@ fn workers_run_on_the_cpus_that_they_were_given() {
             })
         };
         let threads: Vec<_> = capture.workers().into_iter().map(run).collect();
-        // Both workers exist until both have made requests; otherwise the absence of one would be an error.
+        // Both workers exist until both have made requests; otherwise the absence of one would be
+        // an error.
         let (seen, _workers): (Vec<_>, Vec<_>) =
             threads.into_iter().map(|thread| thread.join().unwrap()).unzip();
         seen
     });
     assert_eq!(seen, ["1", "0"]);
-    let refused = bed.receiver.run_in(|| rings().pin(wirecap::Pin::List(vec![4000])).open()).unwrap();
+    let refused =
+        bed.receiver.run_in(|| rings().pin(wirecap::Pin::List(vec![4000])).open()).unwrap();
     assert!(refused.unwrap_err().to_string().contains("CPU"));
     // A veth has no interrupts: this is reported, and the worker is not pinned.
     drop(capture);

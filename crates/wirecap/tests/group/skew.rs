@@ -1,6 +1,7 @@
-//! The main result of the WireCAP paper, live: of a skewed load that the group can process, advanced mode loses nothing,
-//! and basic mode loses the computed share. Both modes have the same pools, every load is tried once, and only a run that
-//! was [disturbed](wirecap_testbed::Disturbance) is repeated.
+//! The main result of the WireCAP paper, live: of a skewed load that the group can process,
+//! advanced mode loses nothing, and basic mode loses the computed share. Both modes have the same
+//! pools, every load is tried once, and only a run that was
+//! [disturbed](wirecap_testbed::Disturbance) is repeated.
 
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,7 +29,8 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn builder(&self, engine: Engine) -> CaptureBuilder {
-        // By queue; otherwise the engine `packet` distributes by flow, the only possibility for frames from the kernel.
+        // By queue; otherwise the engine `packet` distributes by flow, the only possibility for
+        // frames from the kernel.
         let source = match engine {
             Engine::Packet if !self.is_fast() => format!("a1@0-{}", self.rates.len() - 1),
             _ => "a1".to_owned(),
@@ -60,7 +62,9 @@ impl Row<'_> {
     ) -> Result<Ledger, String> {
         let _passing = (engine == Engine::Packet && self.is_fast()).then(|| bed.pass_to_the_host());
         let traffic = match engine {
-            Engine::Packet if self.is_fast() => bed.traffic_by_ring(builder.clone(), self.rates.len()),
+            Engine::Packet if self.is_fast() => {
+                bed.traffic_by_ring(builder.clone(), self.rates.len())
+            }
             _ => vec![bed.traffic(self.frame_bytes(engine)); self.rates.len()],
         };
         let (load, ledger) = bed.process(
@@ -75,7 +79,8 @@ impl Row<'_> {
         load?;
         // Each ring gets its intended load, even if a hash selects the ring.
         for (ring, rate) in ledger.rings.iter().zip(self.rates) {
-            let (offered, meant) = (ring.account.offered as f64, rate * time.as_secs_f64());
+            let offered = ring.account.offered as f64;
+            let meant = rate * time.as_secs_f64();
             if (offered - meant).abs() > 0.03 * meant + 2.0 {
                 return Err(format!("{meant} to {}: {ledger}", ring.name));
             }
@@ -85,7 +90,11 @@ impl Row<'_> {
 
     fn guarantee(&self, engine: Engine) -> Guarantee {
         Guarantee {
-            geometry: Geometry { chunk_cells: self.chunk_cells, chunks: self.chunks, cell_bytes: 2048 },
+            geometry: Geometry {
+                chunk_cells: self.chunk_cells,
+                chunks: self.chunks,
+                cell_bytes: 2048,
+            },
             usable: if engine == Engine::Packet { Guarantee::USABLE_IN_BLOCKS } else { 1.0 },
             threshold: THRESHOLD,
             workers: self.rates.len(),
@@ -121,8 +130,13 @@ impl Row<'_> {
         let highest = self.rates.iter().copied().fold(0.0, f64::max);
         assert!(self.guarantee(engine).holds_for(highest), "{self:?} does not meet the guarantee");
         repeat_if_disturbed(&format!("{self:?}, {engine:?}, {time:?}"), |_| {
-            let ledger = self.process(bed, engine, self.builder(engine).advanced(THRESHOLD), time)?;
-            if ledger.is_lossless() { Ok(ledger) } else { Err(format!("packets were lost: {ledger}")) }
+            let ledger =
+                self.process(bed, engine, self.builder(engine).advanced(THRESHOLD), time)?;
+            if ledger.is_lossless() {
+                Ok(ledger)
+            } else {
+                Err(format!("packets were lost: {ledger}"))
+            }
         })
     }
 
@@ -137,9 +151,13 @@ impl Row<'_> {
                 let surplus = ((rate - self.worker_rate()) * time.as_secs_f64() - pool).max(0.0);
                 let lost = ring.account.dropped.total() as f64;
                 // With the engine `packet`, a block is unavailable while a part of it is held.
-                let is_more = engine == Engine::Xdp && lost - surplus > 0.02 * rate * time.as_secs_f64();
+                let is_more =
+                    engine == Engine::Xdp && lost - surplus > 0.02 * rate * time.as_secs_f64();
                 if is_more || surplus - lost > 0.02 * rate * time.as_secs_f64() {
-                    return Err(format!("{}: {lost} lost, {surplus} expected: {ledger}", ring.name));
+                    return Err(format!(
+                        "{}: {lost} lost, {surplus} expected: {ledger}",
+                        ring.name
+                    ));
                 }
             }
             Ok(())
@@ -147,12 +165,28 @@ impl Row<'_> {
     }
 }
 
-/// The loads at which advanced mode lost packets when workers with packets in their own rings did not help yet.
+/// The loads at which advanced mode lost packets when workers with packets in their own rings did
+/// not help yet.
 const ROWS: [Row<'static>; 4] = [
-    Row { chunk_cells: 64, chunks: 200, cost: Duration::from_micros(50), rates: &[32_000.0, 4_000.0] },
+    Row {
+        chunk_cells: 64,
+        chunks: 200,
+        cost: Duration::from_micros(50),
+        rates: &[32_000.0, 4_000.0],
+    },
     Row { chunk_cells: 64, chunks: 200, cost: Duration::from_micros(50), rates: &[32_000.0, 1.0] },
-    Row { chunk_cells: 256, chunks: 32, cost: Duration::from_micros(50), rates: &[22_400.0, 11_200.0] },
-    Row { chunk_cells: 256, chunks: 100, cost: Duration::from_micros(5), rates: &[260_000.0, 30_000.0] },
+    Row {
+        chunk_cells: 256,
+        chunks: 32,
+        cost: Duration::from_micros(50),
+        rates: &[22_400.0, 11_200.0],
+    },
+    Row {
+        chunk_cells: 256,
+        chunks: 100,
+        cost: Duration::from_micros(5),
+        rates: &[260_000.0, 30_000.0],
+    },
 ];
 
 fn no_row_loses_anything(engine: Engine) {
@@ -234,15 +268,17 @@ fn helper_s_waits_p99(row: &Row<'_>, bed: &Bed, time: Duration) -> Result<Durati
     Ok(Duration::from_nanos(waits[waits.len() * 99 / 100]))
 }
 
-/// The documented bound: the packet's worker ends its sleep or its current chunk, and may serve one foreign chunk before its
-/// home ring.
+/// The documented bound: the packet's worker ends its sleep or its current chunk, and may serve one
+/// foreign chunk before its home ring.
 #[test]
 fn a_helpers_own_packets_wait_no_longer_than_documented() {
     if !privileged() {
         return;
     }
     if load_time() < Duration::from_secs(5) {
-        skip_on_this_machine("the 99th percentile of a helper's waits needs WIRECAP_SKEW_SECONDS=5");
+        skip_on_this_machine(
+            "the 99th percentile of a helper's waits needs WIRECAP_SKEW_SECONDS=5",
+        );
         return;
     }
     let _lock = loss_lock().unwrap();
@@ -297,7 +333,8 @@ fn random_splits_over_two_to_six_queues_lose_nothing() {
         let cost = Duration::from_micros(random.one_of(&[50, 100, 200, 500]));
         let bed = Bed::new(queues);
         let none = vec![0.0; queues.into()];
-        let mut row = Row { chunk_cells: random.one_of(&[32, 64, 128, 256]), chunks: 64, cost, rates: &none };
+        let mut row =
+            Row { chunk_cells: random.one_of(&[32, 64, 128, 256]), chunks: 64, cost, rates: &none };
         // In most cases one queue gets most of the load.
         let shares: Vec<f64> =
             (0..queues).map(|_| random.unit().powi(random.one_of(&[0, 1, 4, 12]))).collect();

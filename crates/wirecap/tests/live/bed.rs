@@ -26,7 +26,8 @@ impl Bed {
     }
 
     pub(crate) fn with_mtu(engine: Engine, queue_count: u32, mtu: u32) -> Self {
-        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let sender = Namespace::new().unwrap();
+        let receiver = Namespace::new().unwrap();
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, mtu)
             .and_then(wirecap_testbed::dedicated)
             .unwrap();
@@ -36,11 +37,13 @@ impl Bed {
 
     /// A bed around an existing pair.
     pub(crate) fn of(engine: Engine, pair: VethPair) -> Self {
-        let (sender, receiver) = (pair.sender.namespace.clone(), pair.receiver.namespace.clone());
+        let sender = pair.sender.namespace.clone();
+        let receiver = pair.receiver.namespace.clone();
         Self { engine, sender, receiver, pair, _pass: None }
     }
 
-    /// A capture with a pool of 16,384 cells: deep enough for the tests that send fewer packets than that.
+    /// A capture with a pool of 16,384 cells: deep enough for the tests that send fewer packets
+    /// than that.
     pub(crate) fn small(&self) -> CaptureBuilder {
         self.small_on("a1")
     }
@@ -81,7 +84,8 @@ impl Bed {
 
     /// How many packet sockets receive in the receiver's namespace.
     pub(crate) fn packet_sockets(&self) -> usize {
-        let table = self.at_receiver(|| std::fs::read_to_string("/proc/thread-self/net/packet")).unwrap();
+        let table =
+            self.at_receiver(|| std::fs::read_to_string("/proc/thread-self/net/packet")).unwrap();
         // The columns: sk, RefCnt, Type, Proto, Iface, R (whether it runs), ...
         let runs = |line: &&str| line.split_whitespace().nth(5) == Some("1");
         table.lines().filter(runs).count()
@@ -117,7 +121,8 @@ pub(crate) fn take(worker: &mut Worker, packets: u64, mut each: impl FnMut(&Chun
 pub(crate) fn heads_agree(chunk: &Chunk) {
     let few = chunk.len().min(4);
     for range in [0..few, chunk.len() - few..chunk.len()] {
-        let (mut heads, mut whole) = (Vec::new(), Vec::new());
+        let mut heads = Vec::new();
+        let mut whole = Vec::new();
         let packets = chunk.iter().skip(range.start).take(few);
         chunk.for_each_head(range.clone(), |head| heads.push(head));
         chunk.for_each_whole(range.clone(), |head| whole.push(head));
@@ -126,7 +131,8 @@ pub(crate) fn heads_agree(chunk: &Chunk) {
             let time = packet.timestamp().unwrap_or_default();
             (packet.data().to_vec(), packet.wire_len(), time.unix_seconds(), time.subsec_nanos())
         };
-        let heads = heads.iter().map(|head| (head.data.to_vec(), head.wire_len, head.seconds, head.nanos));
+        let heads =
+            heads.iter().map(|head| (head.data.to_vec(), head.wire_len, head.seconds, head.nanos));
         assert!(heads.eq(packets.map(of)), "{range:?} of {chunk:?}");
     }
 }

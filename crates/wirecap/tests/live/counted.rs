@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use wirecap::{Answer, Capture, Engine, Ledger, Worker};
-use wirecap_testbed::{AfXdpSender, Generator, Load, PacketSender, Stamp, drop_program, privileged};
+use wirecap_testbed::{
+    AfXdpSender, Generator, Load, PacketSender, Stamp, drop_program, privileged,
+};
 
 use crate::bed::{Bed, balanced, ip, take};
 
@@ -46,7 +48,10 @@ fn the_devices_count_is_that_of_the_sender_and_the_capture() {
         balanced(&ledger, 1500);
         assert_eq!(sums(&ledger), (1500, 1500, 1500), "{ledger}");
         assert_eq!(ledger.judge().answer, Answer::Yes, "{ledger}");
-        assert!(ledger.to_string().contains("\na1: device counted 1,500, seen 1,500\n"), "{ledger}");
+        assert!(
+            ledger.to_string().contains("\na1: device counted 1,500, seen 1,500\n"),
+            "{ledger}"
+        );
         let places: Vec<&str> = ledger.counted.iter().map(|counted| &*counted.place).collect();
         match engine {
             Engine::Xdp => assert_eq!(places, ["a1@0", "a1@1", "a1@2"]),
@@ -67,7 +72,10 @@ fn dropped_and_filtered_packets_are_seen_packets() {
     assert_eq!((ledger.total.seen, ledger.total.filtered), (Some(1000), Some(500)), "{ledger}");
     assert!(ledger.total.dropped.no_cell > 0, "{ledger}");
     assert_eq!(sums(&ledger).0, 1000, "{ledger}");
-    assert!(ledger.counted.iter().all(|counted| counted.missing() == 0 && !counted.was_reset()), "{ledger}");
+    assert!(
+        ledger.counted.iter().all(|counted| counted.missing() == 0 && !counted.was_reset()),
+        "{ledger}"
+    );
 }
 
 #[test]
@@ -89,7 +97,8 @@ fn a_capture_under_full_traffic_agrees_within_its_bracket() {
         let ledger = bed.close(capture);
         run.stop().unwrap();
         assert!(!ledger.counted.is_empty(), "{ledger}");
-        let in_order = ledger.counted.iter().all(|counted| counted.missing() == 0 && !counted.was_reset());
+        let in_order =
+            ledger.counted.iter().all(|counted| counted.missing() == 0 && !counted.was_reset());
         assert!(in_order, "{ledger}");
     }
 }
@@ -121,7 +130,9 @@ fn packets_that_another_program_takes_before_a_packet_socket_forbid_lossless() {
     assert_eq!((sender.sent(), ledger.total.delivered), (140, 100), "{ledger}");
     let missing: u64 = ledger.counted.iter().map(wirecap::Counted::missing).sum();
     assert_eq!((missing, ledger.judge().answer), (40, Answer::NotKnown), "{ledger}");
-    assert!(ledger.verdict().contains("a1: its device counted 40 packets that the capture did not see"));
+    assert!(
+        ledger.verdict().contains("a1: its device counted 40 packets that the capture did not see")
+    );
 }
 
 #[test]
@@ -161,5 +172,9 @@ fn sent_packets_that_a_packet_socket_sees_agree_with_the_sum() {
     let ledger = bed.close(capture);
     let (device, least, most) = sums(&ledger);
     assert!((least..=most).contains(&device) && device >= 6, "{ledger}");
-    assert_eq!(ledger.judge().losses.iter().filter(|(_, reason)| reason != "other").count(), 0, "{ledger}");
+    assert_eq!(
+        ledger.judge().losses.iter().filter(|(_, reason)| reason != "other").count(),
+        0,
+        "{ledger}"
+    );
 }

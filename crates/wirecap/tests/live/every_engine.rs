@@ -75,7 +75,9 @@ fn arrive_whole_in_order_with(engine: Engine, timestamps: Timestamps) {
     let mut worker = capture.workers().pop().unwrap();
     let begin = unix_nanos();
     let sent = bed.generator().send(&[Load::new(0, 10_000)]).unwrap()[0].frames;
-    let (mut next, mut last_time, mut next_chunk) = (0, begin, 0);
+    let mut next = 0;
+    let mut last_time = begin;
+    let mut next_chunk = 0;
     let traffic = bed.traffic();
     take(&mut worker, sent, |chunk| {
         assert_eq!(chunk.sequence(), next_chunk);
@@ -87,7 +89,11 @@ fn arrive_whole_in_order_with(engine: Engine, timestamps: Timestamps) {
             assert_eq!(packet.data(), traffic.frame(stamp), "packet {next}");
             assert_eq!(packet.wire_len(), 60);
             let time = packet.timestamp().unwrap().unix_nanos();
-            assert!(time >= last_time, "packet {next} is {} ns before its predecessor", last_time - time);
+            assert!(
+                time >= last_time,
+                "packet {next} is {} ns before its predecessor",
+                last_time - time
+            );
             (next, last_time) = (next + 1, time);
         }
     });
@@ -102,7 +108,9 @@ fn without_timestamps_packets_have_none(engine: Engine) {
     let capture = bed.open(bed.small());
     let mut worker = capture.workers().pop().unwrap();
     let sent = bed.generator().send(&[Load::new(0, 100)]).unwrap()[0].frames;
-    take(&mut worker, sent, |chunk| assert!(chunk.iter().all(|packet| packet.timestamp().is_none())));
+    take(&mut worker, sent, |chunk| {
+        assert!(chunk.iter().all(|packet| packet.timestamp().is_none()))
+    });
     balanced(&bed.close(capture), sent);
 }
 
@@ -139,7 +147,8 @@ fn ten_million_frames_at_full_rate_are_all_accounted_for(engine: Engine) {
     let ledger = bed.close(capture);
     let counts = counters.since_start().unwrap();
     assert_eq!(counts.handed_over_as_xdp(), 10_000_000);
-    // What overflowed the ring between the two ends is counted if the ledger has the device's drops.
+    // What overflowed the ring between the two ends is counted if the ledger has the device's
+    // drops.
     let arrived: u64 = counts.tx_queues.iter().map(|queue| queue.xdp_xmit).sum();
     balanced(&ledger, if ledger.total.dropped.device.is_some() { 10_000_000 } else { arrived });
     assert_eq!(ledger.total.delivered, delivered);
@@ -197,7 +206,8 @@ fn one_worker_serves_several_rings_and_loses_nothing(engine: Engine) {
 }
 
 fn several_interfaces_are_one_capture(engine: Engine) {
-    let (first, second) = (Bed::new(engine, 1), Namespace::new().unwrap());
+    let first = Bed::new(engine, 1);
+    let second = Namespace::new().unwrap();
     let other = VethPair::new((&second, "b0"), (&first.receiver, "b1"), 2, 3000)
         .and_then(wirecap_testbed::dedicated)
         .unwrap();
@@ -221,30 +231,40 @@ fn several_interfaces_are_one_capture(engine: Engine) {
     });
     let ledger = first.close(capture);
     balanced(&ledger, 150);
-    let rings: Vec<_> = ledger.rings.iter().map(|ring| (&*ring.name, ring.account.delivered)).collect();
+    let rings: Vec<_> =
+        ledger.rings.iter().map(|ring| (&*ring.name, ring.account.delivered)).collect();
     assert_eq!(rings, [("a1@0", 100), ("b1@1", 50)]);
 }
 
 fn an_interface_may_have_a_snap_length_of_its_own(engine: Engine) {
-    let (first, second) = (Bed::new(engine, 2), Namespace::new().unwrap());
+    let first = Bed::new(engine, 2);
+    let second = Namespace::new().unwrap();
     let other = VethPair::new((&second, "b0"), (&first.receiver, "b1"), 1, 1500)
         .and_then(wirecap_testbed::dedicated)
         .unwrap();
     let builder = first.small().snap_len(40).and(Source::new("b1").snap_len(20)).workers(1);
     let capture = first.open(builder);
-    assert_eq!(capture.interfaces().iter().map(|interface| interface.snap_len).collect::<Vec<_>>(), [40, 20]);
+    assert_eq!(
+        capture.interfaces().iter().map(|interface| interface.snap_len).collect::<Vec<_>>(),
+        [40, 20]
+    );
     let mut worker = capture.workers().pop().unwrap();
     for interface in [&first.pair.sender, &other.sender] {
         PacketSender::on(interface).unwrap().send(&[7; 60]).unwrap();
     }
     take(&mut worker, 2, |chunk| {
         let kept = capture.interfaces()[chunk.interface_index()].snap_len as usize;
-        assert!(chunk.iter().all(|packet| packet.data() == &[7; 60][..kept] && packet.wire_len() == 60));
+        assert!(
+            chunk.iter().all(|packet| packet.data() == &[7; 60][..kept] && packet.wire_len() == 60)
+        );
     });
     balanced(&first.close(capture), 2);
     let twice = Capture::on(Source::new("a1@0").snap_len(20)).and("a1@1").engine(engine);
     let (error, text) = first.refusal(twice);
-    assert!(matches!(error, OpenError::SettingsDiffer { .. }) && text.contains("snap length"), "{text}");
+    assert!(
+        matches!(error, OpenError::SettingsDiffer { .. }) && text.contains("snap length"),
+        "{text}"
+    );
 }
 
 fn both_directions_of_a_flow_come_in_one_of_many_rings(engine: Engine) {
@@ -255,9 +275,9 @@ fn all_fragments_between_two_hosts_come_in_one_ring(engine: Engine) {
     come_by_flow(engine, 1000, |flow, forth, payload| flow.fragments(forth, payload).to_vec());
 }
 
-/// Sends the frames that `frames` makes of random flows in both directions, with their numbers at the end, to
-/// an interface with one queue and four workers: every frame arrives once, and all frames of one number arrive
-/// on one ring.
+/// Sends the frames that `frames` makes of random flows in both directions, with their numbers at
+/// the end, to an interface with one queue and four workers: every frame arrives once, and all
+/// frames of one number arrive on one ring.
 pub(crate) fn come_by_flow(
     engine: Engine,
     flow_count: u32,
@@ -276,10 +296,12 @@ pub(crate) fn come_by_flow(
     let flows: Vec<Flow> =
         (0..flow_count).map(|_| flows().new_tree(&mut runner).unwrap().current()).collect();
     // All of one direction, then all of the other.
-    let both =
-        [true, false].into_iter().flat_map(|forth| flows.iter().zip(0..).map(move |flow| (forth, flow)));
-    let mut sent: Vec<Vec<u8>> =
-        both.flat_map(|(forth, (flow, number))| frames(flow, forth, &u32::to_be_bytes(number))).collect();
+    let both = [true, false]
+        .into_iter()
+        .flat_map(|forth| flows.iter().zip(0..).map(move |flow| (forth, flow)));
+    let mut sent: Vec<Vec<u8>> = both
+        .flat_map(|(forth, (flow, number))| frames(flow, forth, &u32::to_be_bytes(number)))
+        .collect();
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
     sent.iter().for_each(|frame| sender.send(frame).unwrap());
     bed.at_receiver(|| capture.stop());
@@ -385,7 +407,8 @@ fn vlan_tags_and_odd_lengths_are_recorded_as_they_were_on_the_wire(engine: Engin
     let addresses = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     let tags: [&[u8]; 3] = [&[], &[0x81, 0, 0x20, 7], &[0x88, 0xa8, 0xe0, 5, 0x81, 0, 0, 9]];
     let mut frames: Vec<Vec<u8>> = Vec::new();
-    for (tag, len) in tags.iter().flat_map(|tag| [22, 23, 60, 61, 1000, 1514].map(|len| (tag, len))) {
+    for (tag, len) in tags.iter().flat_map(|tag| [22, 23, 60, 61, 1000, 1514].map(|len| (tag, len)))
+    {
         let header = addresses.iter().chain(*tag).chain(&[8, 0]).copied();
         frames.push(header.chain((0..).map(|n: usize| n as u8)).take(len).collect());
     }
@@ -460,7 +483,10 @@ fn an_interface_that_is_removed_ends_the_capture_after_what_had_arrived(engine: 
     ip(&bed.sender, &["link", "delete", "a0"]);
     take(&mut worker, 500, |_| {});
     let error = worker.next_chunk().unwrap_err();
-    assert!(matches!(&error, CaptureError::InterfaceGone { interface } if interface == "a1"), "{error}");
+    assert!(
+        matches!(&error, CaptureError::InterfaceGone { interface } if interface == "a1"),
+        "{error}"
+    );
     let ledger = bed.close(capture);
     balanced(&ledger, 500);
 }
@@ -478,14 +504,18 @@ fn a_ring_without_a_worker_is_an_error_in_basic_mode(engine: Engine) {
     balanced(&bed.close(capture), 0);
 }
 
-/// Matches the frames whose sequence number is not 7 modulo 8, and not `left_out` modulo 4. A filter with a loop
-/// runs in user space.
+/// Matches the frames whose sequence number is not 7 modulo 8, and not `left_out` modulo 4. A
+/// filter with a loop runs in user space.
 fn all_but(left_out: u32, with_loop: bool) -> FilterRequest {
     let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
     let mut program = Vec::new();
     if with_loop {
         // To the third, back to the second, on to the fourth.
-        program.extend([insn(0x05, 0, 0, 1), insn(0x05, 0, 0, 1), insn(0x05, 0, 0, 2_u32.wrapping_neg())]);
+        program.extend([
+            insn(0x05, 0, 0, 1),
+            insn(0x05, 0, 0, 1),
+            insn(0x05, 0, 0, 2_u32.wrapping_neg()),
+        ]);
     }
     let low_byte_of_sequence = insn(0x30, 0, 0, 55);
     let modulo = |number: u32| insn(0x54, 0, 0, number - 1);
@@ -499,7 +529,8 @@ fn a_filter_is_changed_under_load_and_what_both_want_comes_once(engine: Engine) 
     const SENT: u64 = 100_000;
     let _lock = loss_lock().unwrap();
     let bed = Bed::new(engine, 1);
-    let capture = bed.open(Capture::on("a1").engine(engine).chunk(64).pool(2048).filter(all_but(1, false)));
+    let capture =
+        bed.open(Capture::on("a1").engine(engine).chunk(64).pool(2048).filter(all_but(1, false)));
     let stopper = capture.stopper();
     let (seen, changes) = thread::scope(|scope| {
         let mut worker = capture.workers().pop().unwrap();
@@ -536,7 +567,8 @@ fn a_filter_is_changed_under_load_and_what_both_want_comes_once(engine: Engine) 
         delivered += u64::from(times);
     }
     balanced(&ledger, delivered);
-    // Where VLAN tags may be lost, as on a veth with `xdp`, what these programs missed is not known.
+    // Where VLAN tags may be lost, as on a veth with `xdp`, what these programs missed is not
+    // known.
     assert_eq!(ledger.judge().lost(), 0, "{ledger}");
     if engine == Engine::Xdp {
         assert_eq!(ledger.total.seen, Some(SENT), "{ledger}");

@@ -49,24 +49,39 @@ impl Flow {
         self.datagram(forth, self.protocol(), None, &transport)
     }
 
-    /// A datagram in three fragments, each of which ends in `payload`. Only the first has the ports.
+    /// A datagram in three fragments, each of which ends in `payload`. Only the first has the
+    /// ports.
     pub(crate) fn fragments(&self, forth: bool, payload: &[u8]) -> [Vec<u8>; 3] {
-        let pad =
-            |bytes: &[u8]| [bytes, &vec![0; 7 - (bytes.len() + payload.len() - 1) % 8], payload].concat();
-        let (first, other) = (pad(&self.transport(forth, &[])), pad(&[]));
-        let (second, third) = (first.len() as u16, (first.len() + other.len()) as u16);
+        let pad = |bytes: &[u8]| {
+            [bytes, &vec![0; 7 - (bytes.len() + payload.len() - 1) % 8], payload].concat()
+        };
+        let first = pad(&self.transport(forth, &[]));
+        let other = pad(&[]);
+        let second = first.len() as u16;
+        let third = (first.len() + other.len()) as u16;
         [(&first, (0, true)), (&other, (second, true)), (&other, (third, false))]
             .map(|(body, fragment)| self.datagram(forth, self.protocol(), Some(fragment), body))
     }
 
-    /// An encrypted packet, whose ports are not visible. Each direction has a separate security parameter index
-    /// (SPI).
+    /// An encrypted packet, whose ports are not visible. Each direction has a separate security
+    /// parameter index (SPI).
     pub(crate) fn encrypted(&self, forth: bool, payload: &[u8]) -> Vec<u8> {
         let spi = if forth { self.source.1 } else { self.destination.1 };
-        self.datagram(forth, ESP, None, &[&[1, 1], &spi.to_be_bytes()[..], &[0; 20], payload].concat())
+        self.datagram(
+            forth,
+            ESP,
+            None,
+            &[&[1, 1], &spi.to_be_bytes()[..], &[0; 20], payload].concat(),
+        )
     }
 
-    fn datagram(&self, forth: bool, protocol: u8, fragment: Option<Fragment>, body: &[u8]) -> Vec<u8> {
+    fn datagram(
+        &self,
+        forth: bool,
+        protocol: u8,
+        fragment: Option<Fragment>,
+        body: &[u8],
+    ) -> Vec<u8> {
         let (from, to, label) = match forth {
             true => (self.source.0, self.destination.0, self.labels[0]),
             false => (self.destination.0, self.source.0, self.labels[1]),
@@ -112,7 +127,8 @@ impl Flow {
     }
 
     fn transport(&self, forth: bool, payload: &[u8]) -> Vec<u8> {
-        let (mut from, mut to) = (self.source.1, self.destination.1);
+        let mut from = self.source.1;
+        let mut to = self.destination.1;
         if !forth {
             std::mem::swap(&mut from, &mut to);
         }

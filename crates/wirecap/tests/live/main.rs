@@ -1,4 +1,5 @@
-//! The engines on real veth pairs. Every test ends by comparing the ledger with the sender's own count.
+//! The engines on real veth pairs. Every test ends by comparing the ledger with the sender's own
+//! count.
 
 mod bed;
 mod counted;

@@ -1,4 +1,5 @@
-//! One body for all sources of packets: the engines `xdp`, `packet` and `file`, and the simulated ring.
+//! One body for all sources of packets: the engines `xdp`, `packet` and `file`, and the simulated
+//! ring.
 
 use std::time::Duration;
 
@@ -18,26 +19,34 @@ const CHUNK: u32 = 64;
 /// Packets of IPv4 and IPv6, of many lengths, some of them in VLANs or in VLANs in VLANs.
 fn packets() -> Vec<Vec<u8>> {
     let payload = prop::collection::vec(any::<u8>(), 18..1400);
-    let packet =
-        (flows(), any::<bool>(), payload).prop_map(|(flow, forth, payload)| flow.frame(forth, &payload));
+    let packet = (flows(), any::<bool>(), payload)
+        .prop_map(|(flow, forth, payload)| flow.frame(forth, &payload));
     let mut runner = TestRunner::deterministic();
     (0..1000).map(|_| packet.new_tree(&mut runner).unwrap().current()).collect()
 }
 
-/// Checks that `next` returns and `close` accounts for `packets`: each once, complete, in order, with its
-/// length and a time from `earliest` on, in chunks with increasing numbers.
+/// Checks that `next` returns and `close` accounts for `packets`: each once, complete, in order,
+/// with its length and a time from `earliest` on, in chunks with increasing numbers.
 fn check(
     packets: &[Vec<u8>],
     earliest: u64,
     mut next: impl FnMut() -> Option<Chunk>,
     close: impl FnOnce() -> Ledger,
 ) {
-    let (mut expected, mut sequence, mut last_time) = (packets.iter(), 0, earliest);
+    let mut expected = packets.iter();
+    let mut sequence = 0;
+    let mut last_time = earliest;
     while expected.len() > 0 {
         let chunk = next().unwrap_or_else(|| panic!("{} packets did not come", expected.len()));
-        assert_eq!((chunk.sequence(), chunk.ring_index(), chunk.interface_index()), (sequence, 0, 0));
+        assert_eq!(
+            (chunk.sequence(), chunk.ring_index(), chunk.interface_index()),
+            (sequence, 0, 0)
+        );
         assert!((1..=CHUNK as usize).contains(&chunk.len()) && !chunk.is_offloaded());
-        assert_eq!(chunk.wire_bytes(), chunk.iter().map(|packet| u64::from(packet.wire_len())).sum::<u64>());
+        assert_eq!(
+            chunk.wire_bytes(),
+            chunk.iter().map(|packet| u64::from(packet.wire_len())).sum::<u64>()
+        );
         sequence += 1;
         heads_agree(&chunk);
         for packet in &chunk {
@@ -52,8 +61,16 @@ fn check(
     let ledger = close();
     let total = &ledger.total;
     let count = packets.len() as u64;
-    assert_eq!((total.offered, total.delivered, total.filtered), (count, count, Some(0)), "{ledger}");
-    assert_eq!(total.bytes, packets.iter().map(|packet| packet.len() as u64).sum::<u64>(), "{ledger}");
+    assert_eq!(
+        (total.offered, total.delivered, total.filtered),
+        (count, count, Some(0)),
+        "{ledger}"
+    );
+    assert_eq!(
+        total.bytes,
+        packets.iter().map(|packet| packet.len() as u64).sum::<u64>(),
+        "{ledger}"
+    );
     assert!(ledger.is_lossless() && total.offloaded_chunks == 0, "{ledger}");
     let [ring] = &ledger.rings[..] else { panic!("one ring: {ledger}") };
     assert_eq!((ring.account.offered, ring.account.delivered), (count, count), "{ledger}");
@@ -63,13 +80,19 @@ fn check_live(engine: Engine) {
     if !privileged() {
         return;
     }
-    let (bed, packets) = (Bed::new(engine, 1), packets());
+    let bed = Bed::new(engine, 1);
+    let packets = packets();
     let capture = bed.open(bed.small().chunk(CHUNK).timestamps(Timestamps::Packet));
     let mut worker = capture.workers().pop().unwrap();
     let earliest = unix_nanos();
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
     packets.iter().for_each(|packet| sender.send(packet).unwrap());
-    check(&packets, earliest, || worker.next_chunk_timeout(PATIENCE).unwrap(), || bed.close(capture));
+    check(
+        &packets,
+        earliest,
+        || worker.next_chunk_timeout(PATIENCE).unwrap(),
+        || bed.close(capture),
+    );
 }
 
 #[test]
@@ -84,7 +107,9 @@ fn packet() {
 
 #[test]
 fn file() {
-    let (folder, packets, earliest) = (tempfile::tempdir().unwrap(), packets(), unix_nanos() - 1_000_000);
+    let folder = tempfile::tempdir().unwrap();
+    let packets = packets();
+    let earliest = unix_nanos() - 1_000_000;
     for (format, name) in [(Format::Pcapng, "pcapng"), (Format::Pcap, "pcap")] {
         let path = folder.path().join(name);
         let mut writer = Writer::new(FileSink::create(&path).unwrap(), format, &Section::default());
@@ -104,7 +129,8 @@ fn file() {
             writer.write(&record).unwrap();
         }
         writer.finish().unwrap();
-        let capture = Capture::file(&path).chunk(CHUNK).timestamps(Timestamps::Packet).open().unwrap();
+        let capture =
+            Capture::file(&path).chunk(CHUNK).timestamps(Timestamps::Packet).open().unwrap();
         let mut worker = capture.workers().pop().unwrap();
         check(&packets, earliest, || worker.next_chunk().unwrap(), || capture.close());
     }
@@ -112,7 +138,8 @@ fn file() {
 
 #[test]
 fn sim() {
-    let (packets, earliest) = (packets(), unix_nanos() - 1_000_000);
+    let packets = packets();
+    let earliest = unix_nanos() - 1_000_000;
     let geometry = Geometry { chunk_cells: CHUNK, chunks: 256, cell_bytes: 2048 };
     let capture = SimCapture::new(&SimSettings { geometry, ..SimSettings::default() });
     for (packet, time) in packets.iter().zip(earliest..) {

@@ -16,12 +16,12 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use rustix::time::{ClockId, clock_gettime};
 use wirecap::savefile::Reader;
 use wirecap::{
-    Capture, CaptureBuilder, Chunk, Direction, Engine, NextBlock, OpenError, Reception, Timestamps, Warning,
-    Worker,
+    Capture, CaptureBuilder, Chunk, Direction, Engine, NextBlock, OpenError, Reception, Timestamps,
+    Warning, Worker,
 };
 use wirecap_testbed::{
-    AfXdpSender, Counters, Load, Namespace, PacketSender, Sizes, Stamp, Traffic, VethPair, loss_lock,
-    privileged, wait_until,
+    AfXdpSender, Counters, Load, Namespace, PacketSender, Sizes, Stamp, Traffic, VethPair,
+    loss_lock, privileged, wait_until,
 };
 
 use crate::bed::{Bed, PATIENCE, balanced, ip, take};
@@ -46,13 +46,18 @@ fn assorted_frames(count: usize) -> Vec<Vec<u8>> {
     let tag = prop_oneof![Just([0x81, 0x00]), Just([0x88, 0xa8])]
         .prop_flat_map(|protocol| any::<[u8; 2]>().prop_map(move |tag| [protocol, tag].concat()));
     let tags = prop::collection::vec(tag, 0..=3).prop_map(|tags| tags.concat());
-    let protocol =
-        prop_oneof![Just(vec![8, 0]), Just(vec![0x86, 0xdd]), Just(vec![8, 6]), Just(vec![0x12, 0x34])];
+    let protocol = prop_oneof![
+        Just(vec![8, 0]),
+        Just(vec![0x86, 0xdd]),
+        Just(vec![8, 6]),
+        Just(vec![0x12, 0x34])
+    ];
     let payload = prop::collection::vec(any::<u8>(), 0..1400);
-    let frame =
-        (any::<[u8; 11]>(), tags, protocol, payload).prop_map(|(addresses, tags, protocol, payload)| {
+    let frame = (any::<[u8; 11]>(), tags, protocol, payload).prop_map(
+        |(addresses, tags, protocol, payload)| {
             [&[2], &addresses[..], &tags[..], &protocol[..], &payload[..]].concat()
-        });
+        },
+    );
     let mut runner = TestRunner::deterministic();
     (0..count).map(|_| frame.new_tree(&mut runner).unwrap().current()).collect()
 }
@@ -62,7 +67,11 @@ fn records(path: &Path) -> Vec<(Vec<u8>, u32, u64)> {
     let mut records = Vec::new();
     let Ok(mut reader) = Reader::open(path) else { return records };
     while let Ok(Some(record)) = reader.next_record() {
-        records.push((record.data.to_vec(), record.wire_len, record.timestamp.unwrap().unix_nanos()));
+        records.push((
+            record.data.to_vec(),
+            record.wire_len,
+            record.timestamp.unwrap().unix_nanos(),
+        ));
     }
     records
 }
@@ -76,7 +85,8 @@ fn packets_that_a_block_reader_leaves_arrive_as_chunks() {
     assert_eq!((blocks.open_next(), blocks.len()), (NextBlock::Nothing, 0));
     let frames = assorted_frames(600);
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
-    let (mut read, mut turns) = (Vec::new(), 0);
+    let mut read = Vec::new();
+    let mut turns = 0;
     for frames in frames.chunks(60) {
         frames.iter().for_each(|frame| sender.send(frame).unwrap());
         let deadline = Instant::now() + PATIENCE;
@@ -95,7 +105,10 @@ fn packets_that_a_block_reader_leaves_arrive_as_chunks() {
             // All packets, or a part, some of them twice.
             let wanted = if turns % 2 == 0 { packets } else { packets / 2 };
             let mut heads = Vec::new();
-            assert_eq!(blocks.for_each_head(0..packets, |head| heads.push(head.data.to_vec())), packets);
+            assert_eq!(
+                blocks.for_each_head(0..packets, |head| heads.push(head.data.to_vec())),
+                packets
+            );
             let again = packets / 3..wanted.max(packets / 3);
             let mut twice = Vec::new();
             blocks.for_each_head(again.clone(), |head| {
@@ -112,14 +125,21 @@ fn packets_that_a_block_reader_leaves_arrive_as_chunks() {
     let ledger = bed.close(capture);
     balanced(&ledger, frames.len() as u64);
     assert_eq!(ledger.total.delivered, frames.len() as u64, "{ledger}");
-    assert_eq!(ledger.total.bytes, frames.iter().map(|frame| frame.len() as u64).sum::<u64>(), "{ledger}");
+    assert_eq!(
+        ledger.total.bytes,
+        frames.iter().map(|frame| frame.len() as u64).sum::<u64>(),
+        "{ledger}"
+    );
 }
 
 #[test]
 fn only_a_lone_reader_of_blocks_gets_them_in_place() {
     let Some(bed) = bed(2) else { return };
     let capture = bed.open(bed.small().workers(2));
-    assert!(capture.workers().iter().all(|worker| worker.block_reader().is_none()), "two have a ring each");
+    assert!(
+        capture.workers().iter().all(|worker| worker.block_reader().is_none()),
+        "two have a ring each"
+    );
     drop(capture);
     let capture = bed.open(bed.small().workers(1).immediate(65_535));
     assert!(capture.workers()[0].block_reader().is_none(), "a ring of frames has no blocks");
@@ -175,11 +195,18 @@ fn tcpdump_sees_the_same_packets() {
     assert_eq!(ours.len(), theirs.len());
     for (index, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
         assert_eq!((&ours.0, ours.1), (&theirs.0, theirs.1), "packet {index}");
-        assert!(ours.2.abs_diff(theirs.2) < 100_000_000, "packet {index}: {} and {}", ours.2, theirs.2);
+        assert!(
+            ours.2.abs_diff(theirs.2) < 100_000_000,
+            "packet {index}: {} and {}",
+            ours.2,
+            theirs.2
+        );
     }
-    // Before any socket sees them, the kernel drops frames that end within or right behind their first tag.
+    // Before any socket sees them, the kernel drops frames that end within or right behind their
+    // first tag.
     let seen: Vec<&Vec<u8>> = ours.iter().map(|(data, ..)| data).collect();
-    let whole = |frame: &&Vec<u8>| frame.len() >= 20 || !matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
+    let whole =
+        |frame: &&Vec<u8>| frame.len() >= 20 || !matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
     assert!(seen.into_iter().eq(frames.iter().filter(whole)));
     balanced(&bed.close(capture), ours.len() as u64);
 }
@@ -207,7 +234,8 @@ fn each_direction_of_an_encrypted_flow_uses_one_ring() {
     if !privileged() {
         return;
     }
-    // The kernel treats the security parameter index as ports, and it differs between the directions.
+    // The kernel treats the security parameter index as ports, and it differs between the
+    // directions.
     come_by_flow(Engine::Packet, 1000, |flow, forth, number| {
         let number = 2 * u32::from_be_bytes(*number) + u32::from(forth);
         vec![flow.encrypted(forth, &number.to_be_bytes())]
@@ -219,7 +247,8 @@ fn send_to_queues(bed: &Bed, queues: u16, per_queue: u64) {
     let traffic = bed.traffic();
     for queue in 0..queues {
         let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
-        (0..per_queue).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
+        (0..per_queue)
+            .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
         sender.flush().unwrap();
     }
 }
@@ -252,11 +281,12 @@ fn rings_of_some_queues_get_the_packets_of_those_only() {
     assert!(ledger.warnings.is_empty(), "{:?}", ledger.warnings);
 }
 
-/// Sends some random flows to each of this many queues, in both directions. The last bytes contain the queue
-/// and the flow's number, and the sender's address shows the direction.
+/// Sends some random flows to each of this many queues, in both directions. The last bytes contain
+/// the queue and the flow's number, and the sender's address shows the direction.
 fn send_flows_to_queues(bed: &Bed, queues: u8) -> Vec<Vec<u8>> {
     let mut runner = TestRunner::deterministic();
-    let flows: Vec<Flow> = (0..400).map(|_| flows().new_tree(&mut runner).unwrap().current()).collect();
+    let flows: Vec<Flow> =
+        (0..400).map(|_| flows().new_tree(&mut runner).unwrap().current()).collect();
     let mut sent = Vec::new();
     for queue in 0..queues {
         let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
@@ -279,7 +309,10 @@ fn flow_of(frame: &[u8]) -> [u8; 4] {
 }
 
 /// The packets in the rings, after checking that each flow is in one ring of its queue.
-fn all_by_flow(workers: &mut [Worker], ring_of_flow: &mut HashMap<[u8; 4], String>) -> Vec<Vec<u8>> {
+fn all_by_flow(
+    workers: &mut [Worker],
+    ring_of_flow: &mut HashMap<[u8; 4], String>,
+) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     for worker in workers {
         while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(100)).unwrap() {
@@ -297,8 +330,8 @@ fn all_by_flow(workers: &mut [Worker], ring_of_flow: &mut HashMap<[u8; 4], Strin
     received
 }
 
-/// Captures from some of four queues with more workers than queues: the rings have `names`, share the packets
-/// of their queues evenly, and each packet arrives once.
+/// Captures from some of four queues with more workers than queues: the rings have `names`, share
+/// the packets of their queues evenly, and each packet arrives once.
 fn queues_are_shared_out(device: &str, queues: &[u8], names: &[&str]) {
     let Some(bed) = bed(4) else { return };
     let capture = bed.open(bed.small_on(device).workers(names.len()));
@@ -360,14 +393,20 @@ fn the_only_queue_of_an_interface_is_shared_out_like_any_other() {
     assert!(all_by_flow(&mut capture.workers(), &mut HashMap::new()) == sent);
     let ledger = bed.close(capture);
     balanced(&ledger, sent.len() as u64);
-    assert!(ledger.rings.iter().all(|ring| ring.account.delivered > sent.len() as u64 / 6), "{ledger}");
+    assert!(
+        ledger.rings.iter().all(|ring| ring.account.delivered > sent.len() as u64 / 6),
+        "{ledger}"
+    );
 }
 
 #[test]
 fn a_direction_is_captured_alone() {
     let Some(bed) = bed(1) else { return };
-    let cases =
-        [(Direction::In, vec![1, 3]), (Direction::Out, vec![2, 4]), (Direction::InOut, vec![1, 2, 3, 4])];
+    let cases = [
+        (Direction::In, vec![1, 3]),
+        (Direction::Out, vec![2, 4]),
+        (Direction::InOut, vec![1, 2, 3, 4]),
+    ];
     for (direction, expected) in cases {
         for workers in [1, 2] {
             let capture = bed.open(bed.small().direction(direction).workers(workers));
@@ -400,8 +439,12 @@ fn the_loopback_interface_shows_each_packet_once() {
     for direction in [Direction::In, Direction::Out, Direction::InOut] {
         namespace
             .run_in(|| {
-                let capture = Capture::on("lo").chunk(64).pool(16).direction(direction).open().unwrap();
-                assert_eq!(capture.interfaces()[0].why.as_deref(), Some("it is the loopback interface"));
+                let capture =
+                    Capture::on("lo").chunk(64).pool(16).direction(direction).open().unwrap();
+                assert_eq!(
+                    capture.interfaces()[0].why.as_deref(),
+                    Some("it is the loopback interface")
+                );
                 assert_eq!(capture.interfaces()[0].reception.engine(), Engine::Packet);
                 let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
                 (0..10u8).for_each(|n| assert_eq!(socket.send_to(&[n], "127.0.0.1:9").unwrap(), 1));
@@ -419,7 +462,9 @@ fn the_loopback_interface_shows_each_packet_once() {
 
 /// The number of blocks of a ring, and the bytes of each.
 fn blocks(capture: &Capture) -> (u32, u32) {
-    let Reception::Packet { blocks, block_bytes, .. } = capture.interfaces()[0].reception else { panic!() };
+    let Reception::Packet { blocks, block_bytes, .. } = capture.interfaces()[0].reception else {
+        panic!()
+    };
     (blocks, block_bytes)
 }
 
@@ -427,7 +472,8 @@ fn blocks(capture: &Capture) -> (u32, u32) {
 fn a_ring_holds_as_many_full_frames_as_its_pool_has_cells() {
     let Some(bed) = bed(1) else { return };
     let _lock = loss_lock().unwrap();
-    // A block that a timer closes is not full, and may cost the packet that arrives at that moment (docs/design/packet.md).
+    // A block that a timer closes is not full, and may cost the packet that arrives at that moment
+    // (docs/design/packet.md).
     let when_full = Capture::on("a1").engine(Engine::Packet).retire_after(PATIENCE / 10);
     let capture = bed.open(when_full.chunk(64).pool(128));
     assert_eq!(blocks(&capture), (128, 64 * 2048));
@@ -615,7 +661,8 @@ fn packets_of_an_open_block_are_delivered_when_the_capture_stops() {
     let capture = bed.open(bed.small().retire_after(Duration::from_secs(60)).workers(2));
     let traffic = Traffic { flows: 10, ..bed.traffic() };
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
-    (0..100).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    (0..100)
+        .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
     let stopping = Instant::now();
     bed.at_receiver(|| capture.stop());
     let mut delivered = 0;
@@ -635,17 +682,21 @@ fn buddies_take_chunks_from_the_ring_of_a_stuck_worker_in_order() {
     let builder = bed.small().advanced(0.9).stuck_after(Duration::from_millis(50)).workers(2);
     let capture = bed.open(builder);
     let mut workers = capture.workers();
-    let (mut awake, _stuck) = (workers.remove(0), workers);
+    let mut awake = workers.remove(0);
+    let _stuck = workers;
     let traffic = Traffic { flows: 64, ..bed.traffic() };
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
-    (0..5000).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    (0..5000)
+        .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
     let mut last = [None; 2];
     let mut offloaded = 0;
     take(&mut awake, 5000, |chunk| {
         offloaded += u64::from(chunk.is_offloaded());
         for packet in chunk {
             let sequence = sequence(packet.data());
-            assert!(last[chunk.ring_index()].replace(sequence).is_none_or(|before| before < sequence));
+            assert!(
+                last[chunk.ring_index()].replace(sequence).is_none_or(|before| before < sequence)
+            );
         }
     });
     let ledger = bed.close(capture);
@@ -668,7 +719,8 @@ fn two_captures_of_an_interface_both_see_everything() {
     let captures = [bed.open(bed.small().workers(3)), bed.open(bed.small().workers(3))];
     let traffic = Traffic { flows: 100, ..bed.traffic() };
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
-    (0..1000).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    (0..1000)
+        .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
     for capture in captures {
         bed.at_receiver(|| capture.stop());
         for mut worker in capture.workers() {
@@ -703,7 +755,8 @@ fn the_right_to_open_raw_sockets_is_enough_and_its_lack_is_named() {
 
 /// Two hosts with an address and a default route each, as in practice.
 fn hosts() -> Bed {
-    let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+    let sender = Namespace::new().unwrap();
+    let receiver = Namespace::new().unwrap();
     let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500)
         .and_then(wirecap_testbed::dedicated)
         .unwrap();
@@ -734,14 +787,17 @@ fn connections_by_the_default_route_continue_and_super_packets_are_counted() {
     assert!(interface.why.as_ref().unwrap().contains("10.0.0.2"), "{:?}", interface.why);
     let sent: Vec<u8> = (0..BYTES).map(|n| (n / 7) as u8).collect();
     let received = thread::scope(|scope| {
-        scope.spawn(|| (&theirs).write_all(&sent).and_then(|()| theirs.shutdown(std::net::Shutdown::Write)));
+        scope.spawn(|| {
+            (&theirs).write_all(&sent).and_then(|()| theirs.shutdown(std::net::Shutdown::Write))
+        });
         let mut received = Vec::new();
         (&ours).read_to_end(&mut received).unwrap();
         received
     });
     assert!(received == sent, "the connection was disturbed");
     // The last acknowledgement may be delayed.
-    let mut count = || counters.since_start().map(|count| count.rx_packets + count.tx_packets).unwrap();
+    let mut count =
+        || counters.since_start().map(|count| count.rx_packets + count.tx_packets).unwrap();
     let mut passed = count();
     wait_until("no packet passes", || {
         thread::sleep(Duration::from_millis(300));
@@ -749,7 +805,8 @@ fn connections_by_the_default_route_continue_and_super_packets_are_counted() {
     });
     bed.at_receiver(|| capture.stop());
     let mut worker = capture.workers().pop().unwrap();
-    let (mut super_packets, mut payload) = (0, 0);
+    let mut super_packets = 0;
+    let mut payload = 0;
     while let Some(chunk) = worker.next_chunk().unwrap() {
         for packet in &chunk {
             assert_eq!(packet.data().len(), packet.wire_len() as usize, "cut");
@@ -780,7 +837,8 @@ fn xdp_takes_the_hosts_packets_only_with_take() {
     assert!(text.contains("10.0.0.2") && text.contains("--take"), "{text}");
     let capture = bed.open(bed.small().engine(Engine::Xdp).take(true));
     let warnings = bed.close(capture).warnings;
-    let expected = matches!(&warnings[..], [Warning::TakenFromHost { .. }, Warning::TagsBeside { .. }]);
+    let expected =
+        matches!(&warnings[..], [Warning::TakenFromHost { .. }, Warning::TagsBeside { .. }]);
     assert!(expected, "{warnings:?}");
     // Without traffic of the host, `--take` is not needed.
     let bed = Bed::new(Engine::Auto, 1);
@@ -819,20 +877,25 @@ fn capture_rootless() {
         fs::write(format!("/proc/sys/net/ipv6/conf/{interfaces}/disable_ipv6"), "1").unwrap();
     }
     let here = Namespace::current().unwrap();
-    let pair =
-        VethPair::new((&here, "a0"), (&here, "a1"), 2, 1500).and_then(wirecap_testbed::dedicated).unwrap();
+    let pair = VethPair::new((&here, "a0"), (&here, "a1"), 2, 1500)
+        .and_then(wirecap_testbed::dedicated)
+        .unwrap();
     let builder = Capture::on("a1").engine(Engine::Packet).chunk(64).pool(64).workers(2);
     let capture = builder.open().unwrap();
     let traffic = Traffic { flows: 64, ..Traffic::to(&pair.receiver) };
     let mut sender = PacketSender::on(&pair.sender).unwrap();
-    (0..1000).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    (0..1000)
+        .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
     capture.stop();
     for mut worker in capture.workers() {
         while worker.next_chunk().unwrap().is_some() {}
     }
     let ledger = capture.close();
     balanced(&ledger, 1000);
-    assert!(ledger.is_lossless() && ledger.rings.iter().all(|ring| ring.account.delivered > 0), "{ledger}");
+    assert!(
+        ledger.is_lossless() && ledger.rings.iter().all(|ring| ring.account.delivered > 0),
+        "{ledger}"
+    );
 }
 
 /// How often this thread has waited for something so far.
@@ -842,7 +905,8 @@ fn waits() -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// The kernel reports an error on the socket of an interface that was set down, until the error is read.
+/// The kernel reports an error on the socket of an interface that was set down, until the error is
+/// read.
 #[test]
 fn a_worker_rests_while_its_interface_is_down() {
     let Some(bed) = bed(1) else { return };
@@ -853,7 +917,8 @@ fn a_worker_rests_while_its_interface_is_down() {
         let before = waits();
         assert!(worker.next_chunk_timeout(Duration::from_secs(3)).unwrap().is_none());
         let count = waits() - before;
-        // At most two looks per second, and the sleeps between them. A worker that the error wakes waits 2,000 times.
+        // At most two looks per second, and the sleeps between them. A worker that the error wakes
+        // waits 2,000 times.
         assert!(count < 300, "{count} waits, reattach: {stays}");
         bed.pair.receiver.set_up(true).unwrap();
         for end in [&bed.pair.receiver, &bed.pair.sender] {
@@ -874,7 +939,8 @@ fn a_worker_that_is_polled_outside_rests_while_its_interface_is_down() {
     let capture = bed.open(bed.small().reattach(true));
     let mut worker = capture.workers().pop().unwrap();
     bed.pair.receiver.set_up(false).unwrap();
-    let (mut polls, mut last_readable) = (0, 0);
+    let mut polls = 0;
+    let mut last_readable = 0;
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline && polls < 1_000_000 {
         assert!(worker.try_next_chunk().unwrap().is_none());

@@ -1,8 +1,9 @@
-//! The times of packets in a real capture, beside those at which the kernel handled them, which a program at one of the
-//! kernel's tracepoints reads for each packet.
+//! The times of packets in a real capture, beside those at which the kernel handled them, which a
+//! program at one of the kernel's tracepoints reads for each packet.
 //!
-//! The order of readings of one clock does not depend on the machine's speed; the size of the errors does. It is printed
-//! here (with `--nocapture`), and measured by `cd lab && cargo bench --bench live -- times`.
+//! The order of readings of one clock does not depend on the machine's speed; the size of the
+//! errors does. It is printed here (with `--nocapture`), and measured by
+//! `cd lab && cargo bench --bench live -- times`.
 
 use wirecap::bpf::BpfError;
 use wirecap::{Engine, Timestamps};
@@ -45,22 +46,33 @@ fn capture(
     let witnessed = witness.times(sent).unwrap();
     balanced(&bed.close(capture), sent);
     assert!(witnessed.is_sorted() && captured.is_sorted(), "clocks do not go back");
-    let mut errors: Vec<u64> =
-        captured.iter().zip(&witnessed).map(|(captured, witnessed)| witnessed.abs_diff(*captured)).collect();
+    let mut errors: Vec<u64> = captured
+        .iter()
+        .zip(&witnessed)
+        .map(|(captured, witnessed)| witnessed.abs_diff(*captured))
+        .collect();
     errors.sort_unstable();
     let [half, most, all] = [50, 99, 100].map(|percent| errors[errors.len() * percent / 100 - 1]);
-    println!("{engine:?}, {timestamps:?}: half within {half} ns, 99 % within {most} ns, all within {all} ns");
+    println!(
+        "{engine:?}, {timestamps:?}: half within {half} ns, 99 % within {most} ns, all within {all} ns"
+    );
     Some(Times { captured, witnessed })
 }
 
-/// The witness reads the clock after the capture's program, and before the program runs for the next packet.
+/// The witness reads the clock after the capture's program, and before the program runs for the
+/// next packet.
 #[test]
 fn a_packets_own_time_lies_between_the_witness_of_its_predecessor_and_its_own() {
     let load = Load::new(0, FRAMES);
-    let Some(times) = capture(Engine::Xdp, Timestamps::Packet, load, Witness::of_redirects) else { return };
+    let Some(times) = capture(Engine::Xdp, Timestamps::Packet, load, Witness::of_redirects) else {
+        return;
+    };
     for (packet, (captured, witnessed)) in times.captured.iter().zip(&times.witnessed).enumerate() {
         let before = packet.checked_sub(1).map_or(0, |before| times.witnessed[before]);
-        assert!((before..=*witnessed).contains(captured), "packet {packet}: {before} {captured} {witnessed}");
+        assert!(
+            (before..=*witnessed).contains(captured),
+            "packet {packet}: {before} {captured} {witnessed}"
+        );
     }
 }
 
@@ -68,11 +80,14 @@ fn a_packets_own_time_lies_between_the_witness_of_its_predecessor_and_its_own() 
 #[test]
 fn a_time_of_a_batch_is_never_late_and_at_most_seven_packets_old() {
     for load in [Load::new(0, FRAMES), Load::new(0, FRAMES).per_second(100_000)] {
-        let Some(times) = capture(Engine::Xdp, Timestamps::Batch, load, Witness::of_redirects) else {
+        let Some(times) = capture(Engine::Xdp, Timestamps::Batch, load, Witness::of_redirects)
+        else {
             return;
         };
         let mut shared = 0;
-        for (packet, (captured, witnessed)) in times.captured.iter().zip(&times.witnessed).enumerate() {
+        for (packet, (captured, witnessed)) in
+            times.captured.iter().zip(&times.witnessed).enumerate()
+        {
             let before = packet.checked_sub(READ_EVERY).map_or(0, |before| times.witnessed[before]);
             assert!(
                 (before..=*witnessed).contains(captured),
@@ -84,12 +99,13 @@ fn a_time_of_a_batch_is_never_late_and_at_most_seven_packets_old() {
     }
 }
 
-/// The kernel reads the clock for a packet ring after the tracepoint (or before, if another process of the machine asked for
-/// times of all packets).
+/// The kernel reads the clock for a packet ring after the tracepoint (or before, if another process
+/// of the machine asked for times of all packets).
 #[test]
 fn a_time_of_a_packet_ring_is_not_later_than_the_next_packet() {
     let load = Load::new(0, FRAMES);
-    let Some(times) = capture(Engine::Packet, Timestamps::Packet, load, Witness::of_arrivals) else {
+    let Some(times) = capture(Engine::Packet, Timestamps::Packet, load, Witness::of_arrivals)
+    else {
         return;
     };
     for (packet, captured) in times.captured.iter().enumerate() {

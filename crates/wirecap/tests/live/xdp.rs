@@ -75,7 +75,8 @@ fn a_capture_of_one_queue_leaves_the_others_to_the_host() {
     let traffic = bed.traffic();
     for queue in 0..2u16 {
         let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
-        (0..100).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
+        (0..100)
+            .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
         sender.flush().unwrap();
     }
     take(&mut worker, 100, |chunk| {
@@ -132,7 +133,9 @@ fn packets_of_a_batch_share_the_time_of_the_first_of_eight() {
     }
     let bed = Bed::new(Engine::Xdp, 1);
     let capture = bed.open(bed.small().timestamps(Timestamps::Batch));
-    let Reception::Xdp { timestamps, .. } = capture.interfaces()[0].reception else { panic!("not xdp") };
+    let Reception::Xdp { timestamps, .. } = capture.interfaces()[0].reception else {
+        panic!("not xdp")
+    };
     assert_eq!(timestamps, Timestamps::Batch);
     let mut worker = capture.workers().pop().unwrap();
     let mut generator = bed.generator();
@@ -142,7 +145,11 @@ fn packets_of_a_batch_share_the_time_of_the_first_of_eight() {
         times.extend(chunk.iter().map(|packet| packet.timestamp().unwrap().unix_nanos()));
     });
     let groups: Vec<usize> = times.chunk_by(|a, b| a == b).map(<[u64]>::len).collect();
-    assert!(groups.iter().all(|&packets| packets <= 8), "one time for {:?} packets", groups.iter().max());
+    assert!(
+        groups.iter().all(|&packets| packets <= 8),
+        "one time for {:?} packets",
+        groups.iter().max()
+    );
     assert!(groups.contains(&8), "the clock was read for every packet");
 
     // The next batch does not get the timestamp of the last packet of a batch.
@@ -151,7 +158,9 @@ fn packets_of_a_batch_share_the_time_of_the_first_of_eight() {
         generator.send(&[Load::new(0, 3)]).unwrap();
         take(&mut worker, 3, |chunk| {
             let times = chunk.iter().map(|packet| packet.timestamp().unwrap().unix_nanos());
-            times.for_each(|time| assert!((before..=unix_nanos()).contains(&time), "{time} after {before}"));
+            times.for_each(|time| {
+                assert!((before..=unix_nanos()).contains(&time), "{time} after {before}")
+            });
         });
     }
     balanced(&bed.close(capture), 10_150);

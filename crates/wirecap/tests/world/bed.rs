@@ -1,5 +1,5 @@
-//! The test bed of captures whose interfaces change: two namespaces, a cable between them, and a sender that
-//! records its packets with their times.
+//! The test bed of captures whose interfaces change: two namespaces, a cable between them, and a
+//! sender that records its packets with their times.
 
 use std::ops::Range;
 use std::process::Command;
@@ -23,7 +23,8 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new(queue_count: u32) -> Self {
-        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let sender = Namespace::new().unwrap();
+        let receiver = Namespace::new().unwrap();
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500)
             .and_then(wirecap_testbed::dedicated)
             .unwrap();
@@ -64,7 +65,10 @@ impl Bed {
     /// Waits until an unseen period has ended, and none has begun since.
     pub(crate) fn wait_until_captured_again(&self, capture: &Capture) {
         wait_until("it is captured again", || {
-            self.at_receiver(|| capture.ledger()).unseen.last().is_some_and(|unseen| unseen.to.is_some())
+            self.at_receiver(|| capture.ledger())
+                .unseen
+                .last()
+                .is_some_and(|unseen| unseen.to.is_some())
         });
     }
 
@@ -74,7 +78,8 @@ impl Bed {
     }
 }
 
-/// Sends this many packets from the pair's first end to a receive queue of the second one; none may be rejected.
+/// Sends this many packets from the pair's first end to a receive queue of the second one; none may
+/// be rejected.
 pub(crate) fn send(pair: &VethPair, queue: u32, packets: u64) {
     send_numbered(pair, queue, 0..packets);
 }

@@ -15,10 +15,17 @@ use crate::bed::{Bed, small};
 fn take_drops(socket: &impl AsRawFd) -> u32 {
     let mut counts = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
     let mut bytes = size_of_val(&counts) as libc::socklen_t;
-    let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+    let level = libc::SOL_PACKET;
+    let option = libc::PACKET_STATISTICS;
     // SAFETY: `counts` has room for `bytes` bytes.
     let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut counts).cast(), &raw mut bytes)
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw mut counts).cast(),
+            &raw mut bytes,
+        )
     };
     assert_eq!(result, 0);
     counts.tp_drops

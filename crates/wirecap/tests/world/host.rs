@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use wirecap::device::Device;
 use wirecap::{Capture, CaptureBuilder, Engine, Event, Warning};
 use wirecap_testbed::{
-    AfXdpSender, Stamp, Traffic, VethPair, privileged, redirect_by_tcx, skip_on_this_machine, wait_until,
+    AfXdpSender, Stamp, Traffic, VethPair, privileged, redirect_by_tcx, skip_on_this_machine,
+    wait_until,
 };
 
 use crate::bed::{A_WHILE, Bed, ip, keep_events, run, send_numbered, small, take_all};
@@ -25,7 +26,10 @@ fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
     let uses: [(&str, &[&[&str]]); 5] = [
         ("", &[&["address", "add", "10.9.9.1/24", "dev", "a1"]]),
         ("", &[&["route", "add", "10.9.8.0/24", "dev", "a1"]]),
-        ("bridge", &[&["link", "add", "br9", "type", "bridge"], &["link", "set", "a1", "master", "br9"]]),
+        (
+            "bridge",
+            &[&["link", "add", "br9", "type", "bridge"], &["link", "set", "a1", "master", "br9"]],
+        ),
         // A bond takes only interfaces that are down; this one is up again in a moment.
         (
             "bond",
@@ -40,7 +44,9 @@ fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
     for (kind, commands) in uses {
         let bed = Bed::new(2);
         if !kernel_has(&bed, kind) {
-            skip_on_this_machine(&format!("this kernel has no {kind}; `make vm` boots one that has"));
+            skip_on_this_machine(&format!(
+                "this kernel has no {kind}; `make vm` boots one that has"
+            ));
             continue;
         }
         let (builder, events) = keep_events(small(Engine::Auto));
@@ -55,9 +61,11 @@ fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
         thread::sleep(Duration::from_millis(100));
         let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
         let ledger = bed.close(capture);
-        let handed_back = events.lock().unwrap().iter().filter(|event| is_handed_back(event)).count();
+        let handed_back =
+            events.lock().unwrap().iter().filter(|event| is_handed_back(event)).count();
         assert_eq!(handed_back, 1, "{:?}", events.lock().unwrap());
-        // The stack of a bridge or an address may send packets itself: only packets sent here are counted.
+        // The stack of a bridge or an address may send packets itself: only packets sent here are
+        // counted.
         assert_eq!((taken, ledger.total.delivered), (1_200, 1_200), "{commands:?} {ledger}");
         assert_eq!(ledger.engine, "xdp, packet");
         // Packets of an interface are unseen while it is down.
@@ -80,7 +88,8 @@ pub(crate) fn kernel_has(bed: &Bed, kind: &str) -> bool {
     has
 }
 
-/// Another process holds the right to change the program of `a1`, as while it opens a capture there.
+/// Another process holds the right to change the program of `a1`, as while it opens a capture
+/// there.
 struct Turn(#[expect(dead_code)] UnixListener);
 
 impl Turn {
@@ -103,8 +112,9 @@ fn an_interface_that_cannot_be_returned_at_once_is_returned_later_and_captured_a
     let (builder, events) = keep_events(small(Engine::Auto).reattach(true));
     let capture = bed.open(builder);
     let mut workers = capture.workers();
-    let count =
-        |wanted: fn(&Event) -> bool| events.lock().unwrap().iter().filter(|event| wanted(event)).count();
+    let count = |wanted: fn(&Event) -> bool| {
+        events.lock().unwrap().iter().filter(|event| wanted(event)).count()
+    };
     let refusals = || count(|event| matches!(event, Event::NotHandedBack { .. }));
     let returns = || count(|event| matches!(event, Event::HandedBack { .. }));
     let send = || (0..2).for_each(|queue| bed.send(queue, 300));
@@ -150,19 +160,21 @@ fn the_host_answers_at_an_address_that_it_gets_while_auto_captures() {
     let _workers = capture.workers();
     ip(&bed.receiver, &["address", "add", "10.9.9.1/24", "dev", "a1"]);
     ip(&bed.sender, &["address", "add", "10.9.9.2/24", "dev", "a0"]);
-    let ping =
-        || Command::new("ping").args(["-c", "1", "-W", "1", "10.9.9.1"]).stdout(Stdio::null()).status();
+    let ping = || {
+        Command::new("ping").args(["-c", "1", "-W", "1", "10.9.9.1"]).stdout(Stdio::null()).status()
+    };
     wait_until("the host answers", || bed.sender.run_in(ping).unwrap().unwrap().success());
     bed.close(capture);
 }
 
-/// Starts a capture of `a1` by `auto`, lets something happen, and checks that the interface is handed back for this reason and
-/// all packets before and after it are captured.
+/// Starts a capture of `a1` by `auto`, lets something happen, and checks that the interface is
+/// handed back for this reason and all packets before and after it are captured.
 fn hands_back_after<T>(happens: impl FnOnce(&Bed) -> T, reason: &str) {
     hands_back(small(Engine::Auto), happens, reason);
 }
 
-/// As [`hands_back_after`], with a watcher whose own checks never come due: only the kernel's message causes one.
+/// As [`hands_back_after`], with a watcher whose own checks never come due: only the kernel's
+/// message causes one.
 fn hands_back_at_a_message<T>(happens: impl FnOnce(&Bed) -> T, reason: &str) {
     hands_back(small(Engine::Auto).look_every(NEVER), happens, reason);
 }
@@ -272,13 +284,13 @@ fn auto_returns_an_interface_that_is_released() {
         return;
     }
     // Another address is as good as no mark, and leaves the marks of other tests alone.
-    let change = |bed: &Bed| ip(&bed.receiver, &["link", "set", "a1", "address", "02:00:00:00:00:77"]);
+    let change =
+        |bed: &Bed| ip(&bed.receiver, &["link", "set", "a1", "address", "02:00:00:00:00:77"]);
     let bed = Bed::new(1);
     let (builder, events) = keep_events(small(Engine::Auto));
     let capture = bed.open(builder);
     change(&bed);
-    let is_handed_back =
-        |event: &Event| matches!(event, Event::HandedBack { reason, .. } if reason.contains("not dedicated"));
+    let is_handed_back = |event: &Event| matches!(event, Event::HandedBack { reason, .. } if reason.contains("not dedicated"));
     wait_until("it was handed back", || events.lock().unwrap().iter().any(is_handed_back));
     bed.close(capture);
 }
@@ -298,17 +310,22 @@ fn frames_for_the_ports_own_address_are_counted_and_hand_nothing_back() {
         // To the receiver's address, and to another one.
         (0..2).for_each(|queue| bed.send(queue, 300));
         let mut others = AfXdpSender::on(&bed.pair.sender, 0).unwrap();
-        let elsewhere = Traffic { destination_mac: [2, 0, 0, 0, 0, 0x77], ..Traffic::to(&bed.pair.receiver) };
-        (0..50).for_each(|sequence| others.send(&elsewhere.frame(Stamp { queue: 0, sequence })).unwrap());
+        let elsewhere =
+            Traffic { destination_mac: [2, 0, 0, 0, 0, 0x77], ..Traffic::to(&bed.pair.receiver) };
+        (0..50).for_each(|sequence| {
+            others.send(&elsewhere.frame(Stamp { queue: 0, sequence })).unwrap()
+        });
         others.flush().unwrap();
-        let is_told = |event: &Event| matches!(event, Event::OwnFrames { interface } if interface == "a1");
+        let is_told =
+            |event: &Event| matches!(event, Event::OwnFrames { interface } if interface == "a1");
         wait_until("it was told", || events.lock().unwrap().iter().any(is_told));
         let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
         let ledger = bed.close(capture);
         assert_eq!((taken, ledger.total.delivered, ledger.engine), (650, 650, "xdp"), "{ledger}");
         let warning = Warning::OwnFrames { interface: "a1".to_owned(), frames: 600 };
         let is_of_tags = |warning: &&Warning| matches!(warning, Warning::TagsBeside { .. });
-        let warnings: Vec<&Warning> = ledger.warnings.iter().filter(|warning| !is_of_tags(warning)).collect();
+        let warnings: Vec<&Warning> =
+            ledger.warnings.iter().filter(|warning| !is_of_tags(warning)).collect();
         assert_eq!(warnings, [&warning], "frames for its own address, {filter:?}");
         assert_eq!(events.lock().unwrap().len(), 1, "{:?}", events.lock().unwrap());
         assert!(ledger.is_lossless(), "{ledger}");
@@ -334,7 +351,8 @@ fn auto_leaves_an_interface_to_a_dhcp_client() {
         return;
     }
     let bed = Bed::new(1);
-    let choice = || bed.at_receiver(|| wirecap::device::Device::find("a1").unwrap().choose_engine());
+    let choice =
+        || bed.at_receiver(|| wirecap::device::Device::find("a1").unwrap().choose_engine());
     assert!(
         matches!(choice().engine, wirecap::device::ChosenEngine::Xdp(_)),
         "{choice:?}",

@@ -6,18 +6,27 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use wirecap::{Capture, CaptureError, Engine, Event, UnseenReason, Worker};
-use wirecap_testbed::{Interface, Namespace, VethPair, privileged, skip_on_this_machine, wait_until};
+use wirecap_testbed::{
+    Interface, Namespace, VethPair, privileged, skip_on_this_machine, wait_until,
+};
 
-use crate::bed::{A_WHILE, Bed, PATIENCE, ip, keep_events, obstacles, send, small, small_on, take_all};
+use crate::bed::{
+    A_WHILE, Bed, PATIENCE, ip, keep_events, obstacles, send, small, small_on, take_all,
+};
 use crate::host::kernel_has;
 
 /// The cable is replaced by another one.
 fn replace_cable(bed: &mut Bed, away: Duration) {
     bed.pair.receiver.delete().unwrap();
     thread::sleep(away);
-    bed.pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "a1"), bed.pair.receiver.queue_count, 1500)
-        .and_then(wirecap_testbed::dedicated)
-        .unwrap();
+    bed.pair = VethPair::new(
+        (&bed.sender, "a0"),
+        (&bed.receiver, "a1"),
+        bed.pair.receiver.queue_count,
+        1500,
+    )
+    .and_then(wirecap_testbed::dedicated)
+    .unwrap();
 }
 
 #[test]
@@ -60,7 +69,9 @@ fn a_removed_interface_is_reported_while_another_is_busy() {
             sender.join().unwrap();
             error
         });
-        let Some(CaptureError::InterfaceGone { interface }) = error else { panic!("{engine:?}: {error:?}") };
+        let Some(CaptureError::InterfaceGone { interface }) = error else {
+            panic!("{engine:?}: {error:?}")
+        };
         assert_eq!(interface, "b1");
         drop(worker);
         let ledger = bed.close(capture);
@@ -75,8 +86,8 @@ fn an_interface_that_returns_is_captured_again() {
     if !privileged() {
         return;
     }
-    // Two rings of the engine `packet` are a group, whose sockets are tied to the interface on which they
-    // joined.
+    // Two rings of the engine `packet` are a group, whose sockets are tied to the interface on
+    // which they joined.
     for (engine, device, workers) in [
         (Engine::Xdp, "a1", 2),
         (Engine::Packet, "a1", 1),
@@ -86,8 +97,8 @@ fn an_interface_that_returns_is_captured_again() {
         (Engine::Packet, "a1@0,1", 3),
     ] {
         let mut bed = Bed::new(2);
-        let _pass =
-            (engine == Engine::Packet).then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
+        let _pass = (engine == Engine::Packet)
+            .then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
         let capture = bed.open(small_on(device, engine).workers(workers).reattach(true));
         let mut workers = capture.workers();
         (0..2).for_each(|queue| bed.send(queue, 500));
@@ -97,12 +108,13 @@ fn an_interface_that_returns_is_captured_again() {
         let bytes: Vec<Vec<u8>> = held.iter().map(|packet| packet.data().to_vec()).collect();
         let before = SystemTime::now();
         replace_cable(&mut bed, Duration::from_millis(400));
-        let _pass =
-            (engine == Engine::Packet).then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
+        let _pass = (engine == Engine::Packet)
+            .then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
         bed.wait_until_captured_again(&capture);
         let after = SystemTime::now();
         (0..2).for_each(|queue| bed.send(queue, 500));
-        let (mut taken, mut sequences) = (held.len() as u64, vec![None; workers.len()]);
+        let mut taken = held.len() as u64;
+        let mut sequences = vec![None; workers.len()];
         for worker in &mut workers {
             while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(300)).unwrap() {
                 let last = &mut sequences[chunk.ring_index()];
@@ -111,14 +123,20 @@ fn an_interface_that_returns_is_captured_again() {
                 taken += chunk.len() as u64;
             }
         }
-        assert!(held.iter().map(|packet| packet.data().to_vec()).eq(bytes), "the chunk held has changed");
+        assert!(
+            held.iter().map(|packet| packet.data().to_vec()).eq(bytes),
+            "the chunk held has changed"
+        );
         drop(held);
         let ledger = bed.close(capture);
         assert_eq!((ledger.total.offered, taken), (2_000, 2_000), "{engine:?} {device}: {ledger}");
         assert_eq!(ledger.rings.len(), workers.len(), "{ledger}");
         let [gap] = &ledger.unseen[..] else { panic!("{ledger}") };
         assert_eq!(gap.reason, UnseenReason::Removed);
-        assert!(gap.from >= before - Duration::from_millis(300) && gap.to.unwrap() <= after, "{ledger}");
+        assert!(
+            gap.from >= before - Duration::from_millis(300) && gap.to.unwrap() <= after,
+            "{ledger}"
+        );
         assert!(!ledger.is_lossless(), "a capture with an unseen period is not lossless: {ledger}");
         assert!(ledger.to_string().contains("not seen for"), "{ledger}");
     }

@@ -24,7 +24,8 @@ fn four_rings_of_a_link_without_a_speed_take_64_mib() {
             let capture = bed.open(Capture::on("a1").engine(engine));
             let took = begin.elapsed();
             assert_eq!(capture.rings().len(), 4);
-            let pool_bytes: u64 = capture.interfaces().iter().map(|interface| interface.pool_bytes).sum();
+            let pool_bytes: u64 =
+                capture.interfaces().iter().map(|interface| interface.pool_bytes).sum();
             assert_eq!(pool_bytes, 64 << 20, "16 MiB for each ring");
             bed.close(capture);
             println!("four rings of {engine:?}: {took:?}, {}", watch.end());

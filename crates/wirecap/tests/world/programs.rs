@@ -80,11 +80,13 @@ fn a_program_whose_place_is_taken_meanwhile_is_attached_again_when_it_is_free() 
 fn replace(bed: &Bed) {
     bed.at_receiver(|| {
         let attached = Device::find("a1").unwrap().attached_xdp[0].program_id;
-        let (link, _) = links().unwrap().into_iter().find(|(_, info)| info.program_id == attached).unwrap();
+        let (link, _) =
+            links().unwrap().into_iter().find(|(_, info)| info.program_id == attached).unwrap();
         let mut asm = Assembler::new();
         asm.mov(Reg::R0, XDP_PASS).exit();
         let program =
-            Program::load(ProgramKind::Xdp, "pass", &asm.finish().unwrap(), LoadOptions::default()).unwrap();
+            Program::load(ProgramKind::Xdp, "pass", &asm.finish().unwrap(), LoadOptions::default())
+                .unwrap();
         link.update(&program).unwrap();
     });
 }
@@ -116,7 +118,10 @@ fn a_program_that_was_replaced_is_attached_again() {
     assert!((1_000..=1_500).contains(&taken), "{ledger}");
     let [gap] = &ledger.unseen[..] else { panic!("{ledger}") };
     assert_eq!(gap.reason, UnseenReason::Detached);
-    assert!(gap.from <= replaced && gap.to.is_some_and(|to| before < to && to <= after), "{ledger}");
+    assert!(
+        gap.from <= replaced && gap.to.is_some_and(|to| before < to && to <= after),
+        "{ledger}"
+    );
     assert!(!ledger.is_lossless(), "{ledger}");
 }
 
@@ -146,7 +151,9 @@ fn a_filter_that_is_set_while_the_program_is_detached_holds_when_it_is_back() {
         assert!(detach(&bed, "a1"));
         // The watcher may have been faster.
         bed.at_receiver(|| capture.set_filter(FilterRequest::from("tcp"))).unwrap();
-        wait_until("the program is back", || !bed.at_receiver(|| capture.ledger()).unseen.is_empty());
+        wait_until("the program is back", || {
+            !bed.at_receiver(|| capture.ledger()).unseen.is_empty()
+        });
         bed.send(0, 500);
         assert_eq!(take_all(&mut worker).unwrap(), 0, "round {round}");
         bed.at_receiver(|| capture.set_filter(FilterRequest::from("udp"))).unwrap();

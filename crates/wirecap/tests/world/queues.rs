@@ -28,8 +28,8 @@ fn packets_of_a_queue_that_appears_are_captured_or_counted() {
     let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
     let ledger = bed.close(capture);
     assert_eq!(ledger.total.delivered, taken, "{ledger}");
-    // A veth runs the program on a new queue only after it is attached again: earlier packets were neither seen nor
-    // counted.
+    // A veth runs the program on a new queue only after it is attached again: earlier packets were
+    // neither seen nor counted.
     assert!(ledger.total.offered <= 5_000, "{ledger}");
     assert!(
         ledger.is_lossless() == (ledger.total.delivered == 5_000 && ledger.unseen.is_empty()),
@@ -53,7 +53,11 @@ fn packets_of_a_queue_without_a_ring_are_counted_and_forbid_lossless() {
     capture.close_ring(1).unwrap();
     bed.send(1, 50);
     let ledger = bed.close(capture);
-    assert_eq!((taken, ledger.total.dropped.no_ring, ledger.total.offered), (200, 50, 250), "{ledger}");
+    assert_eq!(
+        (taken, ledger.total.dropped.no_ring, ledger.total.offered),
+        (200, 50, 250),
+        "{ledger}"
+    );
     assert!(!ledger.is_lossless(), "{ledger}");
     assert!(ledger.verdict().contains("50 queue without a ring"), "{ledger}");
 }
@@ -107,7 +111,8 @@ fn a_ring_is_taken_at_run_time_and_given_up_again() {
     take(1_200);
     // The kernel does not remove a queue that has a socket.
     let two = ["-L", "a1", "rx", "2"];
-    let try_two = || std::process::Command::new("ethtool").args(two).output().unwrap().status.success();
+    let try_two =
+        || std::process::Command::new("ethtool").args(two).output().unwrap().status.success();
     bed.set_sender_queues(2);
     assert!(!bed.receiver.run_in(try_two).unwrap());
     capture.close_ring(2).unwrap();

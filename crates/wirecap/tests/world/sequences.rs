@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use wirecap::filter::FilterRequest;
 use wirecap::{Answer, Capture, Chunk, Engine, Ledger, Unseen, Worker};
-use wirecap_testbed::{Interface, PacketSender, Stamp, Traffic, VethPair, Watch, privileged, wait_until};
+use wirecap_testbed::{
+    Interface, PacketSender, Stamp, Traffic, VethPair, Watch, privileged, wait_until,
+};
 
 use crate::bed::{Bed, ip, keep_events, run, send_numbered};
 use crate::programs::detach;
@@ -70,7 +72,8 @@ struct Happened {
 }
 
 impl Happened {
-    /// Whether it took place between the beginning of the gap, or of an earlier gap that it continues, and its end.
+    /// Whether it took place between the beginning of the gap, or of an earlier gap that it
+    /// continues, and its end.
     fn overlaps(&self, gap: &Unseen, begin: SystemTime) -> bool {
         self.to >= begin && gap.to.is_none_or(|to| self.from <= to)
     }
@@ -128,7 +131,10 @@ fn read(mut worker: Worker, reading: &Reading) {
         };
         sequences.resize(sequences.len().max(chunk.ring_index() + 1), None);
         let last = &mut sequences[chunk.ring_index()];
-        assert!(last.is_none_or(|last| last < chunk.sequence()), "the sequence numbers of a ring go on");
+        assert!(
+            last.is_none_or(|last| last < chunk.sequence()),
+            "the sequence numbers of a ring go on"
+        );
         *last = Some(chunk.sequence());
         let bytes: Vec<Vec<u8>> = chunk.iter().map(|packet| packet.data().to_vec()).collect();
         let numbers = bytes.iter().filter_map(|frame| Stamp::of(frame)).map(|stamp| stamp.sequence);
@@ -166,8 +172,10 @@ struct Sequence {
 impl Sequence {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        let engine = [Engine::Xdp, Engine::Xdp, Engine::Packet, Engine::Auto][random.below(4) as usize];
-        let (bed, name) = (Bed::with_queues(2, 4), "a1".to_owned());
+        let engine =
+            [Engine::Xdp, Engine::Xdp, Engine::Packet, Engine::Auto][random.below(4) as usize];
+        let bed = Bed::with_queues(2, 4);
+        let name = "a1".to_owned();
         Self { random, bed, engine, name, queues: 2, happened: Vec::new() }
     }
 
@@ -216,8 +224,9 @@ impl Sequence {
                 self.ip(&["link", "delete", &name]);
                 self.pause(600);
                 let ends = ((&self.bed.sender, "a0"), (&self.bed.receiver, "a1"));
-                self.bed.pair =
-                    VethPair::new(ends.0, ends.1, 4, 1500).and_then(wirecap_testbed::dedicated).unwrap();
+                self.bed.pair = VethPair::new(ends.0, ends.1, 4, 1500)
+                    .and_then(wirecap_testbed::dedicated)
+                    .unwrap();
                 (self.name, self.queues) = ("a1".to_owned(), 4);
             }
             Step::MoreQueues if self.queues < 4 => {
@@ -251,14 +260,15 @@ impl Sequence {
         self.happened.push(Happened { step, from, to: SystemTime::now() });
     }
 
-    /// Sends as many packets to one of the queues as its pool has cells that chunks do not hold, while its reader is
-    /// stalled: each packet must find a cell, regardless of earlier events.
+    /// Sends as many packets to one of the queues as its pool has cells that chunks do not hold,
+    /// while its reader is stalled: each packet must find a cell, regardless of earlier events.
     fn fill_a_pool(&mut self, sent: &mut Vec<Sent>, reading: &Reading) {
         let queue = self.random.below(self.queues.into()) as u32;
         reading.stalled.store(true, Ordering::Relaxed);
         // Longer than a reader waits for a chunk.
         thread::sleep(SETTLING);
-        let numbers = sent.len() as u64..sent.len() as u64 + u64::from(POOL_CELLS - 2 * CHUNK_CELLS);
+        let numbers =
+            sent.len() as u64..sent.len() as u64 + u64::from(POOL_CELLS - 2 * CHUNK_CELLS);
         let from = SystemTime::now();
         send_numbered(&self.bed.pair, queue, numbers.clone());
         sent.extend(numbers.map(|_| Sent { from, to: SystemTime::now() }));
@@ -274,7 +284,9 @@ impl Sequence {
         let builder = if is_single { builder.workers(1) } else { builder };
         let (builder, events) = keep_events(builder);
         let capture = self.bed.open(builder);
-        let (stop, reading, watch) = (AtomicBool::new(false), Reading::default(), Watch::begin());
+        let stop = AtomicBool::new(false);
+        let reading = Reading::default();
+        let watch = Watch::begin();
         let workers = capture.workers();
         let sending_bed = Bed {
             sender: self.bed.sender.clone(),
@@ -292,8 +304,9 @@ impl Sequence {
                 let step = self.step();
                 self.act(step, &capture, &reading);
             }
-            let all_is_well =
-                || self.bed.at_receiver(|| capture.ledger()).unseen.iter().all(|gap| gap.to.is_some());
+            let all_is_well = || {
+                self.bed.at_receiver(|| capture.ledger()).unseen.iter().all(|gap| gap.to.is_some())
+            };
             thread::sleep(LOOK_PERIOD + SETTLING);
             wait_until("all is well again", all_is_well);
             thread::sleep(SETTLING);
@@ -310,7 +323,8 @@ impl Sequence {
         });
         let seen = reading.seen.into_inner().unwrap();
         let story = || {
-            let (happened, events) = (&self.happened, events.lock().unwrap());
+            let happened = &self.happened;
+            let events = events.lock().unwrap();
             format!("seed {seed}, {:?}: {happened:#?}\n{events:#?}\n{ledger}", self.engine)
         };
         let disturbance = watch.end();
@@ -337,7 +351,8 @@ fn judge(
     let absent: Vec<&Sent> =
         sent.iter().zip(is_seen).filter(|(_, seen)| !seen).map(|(sent, _)| sent).collect();
     let in_a_gap = |packet: &&&Sent| {
-        let is_in = |gap: &Unseen| packet.to >= gap.from && gap.to.is_none_or(|to| packet.from <= to);
+        let is_in =
+            |gap: &Unseen| packet.to >= gap.from && gap.to.is_none_or(|to| packet.from <= to);
         ledger.unseen.iter().any(is_in)
     };
     let outside: Vec<_> = absent.iter().filter(|packet| !in_a_gap(packet)).collect();
@@ -364,15 +379,20 @@ fn judge(
     }
     for gap in &ledger.unseen {
         let begin = begin_of(gap, &ledger.unseen);
-        let excess =
-            excess_of(gap, begin, happened).unwrap_or_else(|| panic!("nothing caused {gap}: {}", story()));
+        let excess = excess_of(gap, begin, happened)
+            .unwrap_or_else(|| panic!("nothing caused {gap}: {}", story()));
         println!("{}: {excess:?} more than what happened", gap.reason);
-        assert!(excess <= LOOK_PERIOD + delay, "{gap} is {excess:?} longer than what happened: {}", story());
+        assert!(
+            excess <= LOOK_PERIOD + delay,
+            "{gap} is {excess:?} longer than what happened: {}",
+            story()
+        );
     }
 }
 
-/// The beginning of the gap, or of the gap during which it began: an interface that returns with more queues is
-/// captured again on those that it had, and a second gap lasts until the others have rings.
+/// The beginning of the gap, or of the gap during which it began: an interface that returns with
+/// more queues is captured again on those that it had, and a second gap lasts until the others have
+/// rings.
 fn begin_of(gap: &Unseen, gaps: &[Unseen]) -> SystemTime {
     let began_in =
         |earlier: &&Unseen| earlier.from <= gap.from && earlier.to.is_some_and(|to| gap.from <= to);
@@ -388,7 +408,8 @@ fn excess_of(gap: &Unseen, begin: SystemTime, happened: &[Happened]) -> Option<D
     }
     // Several events may share a gap.
     let causes = causes.iter().filter(|cause| cause.step.leaves_gaps());
-    let (first, last) = (causes.clone().map(|cause| cause.from).min()?, causes.map(|cause| cause.to).max()?);
+    let first = causes.clone().map(|cause| cause.from).min()?;
+    let last = causes.map(|cause| cause.to).max()?;
     let before = first.duration_since(gap.from).unwrap_or_default();
     Some(before + to.duration_since(last).unwrap_or_default())
 }
@@ -399,7 +420,8 @@ fn each_packet_is_counted_or_in_a_gap_in_random_sequences_of_events() {
     if !privileged() {
         return;
     }
-    let number = |name| env::var(name).ok().map(|text: String| text.parse::<u64>().expect("a number"));
+    let number =
+        |name| env::var(name).ok().map(|text: String| text.parse::<u64>().expect("a number"));
     let seeds = match number("WIRECAP_SEQUENCE") {
         Some(first) => first..first + number("WIRECAP_SEQUENCES").unwrap_or(1),
         None => 0..number("WIRECAP_SEQUENCES").unwrap_or(SEQUENCES),

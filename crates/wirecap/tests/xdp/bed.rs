@@ -21,7 +21,8 @@ impl Bed {
     }
 
     pub(crate) fn with_mtu(queue_count: u32, mtu: u32) -> Self {
-        let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+        let sender = Namespace::new().unwrap();
+        let receiver = Namespace::new().unwrap();
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, mtu)
             .and_then(wirecap_testbed::dedicated)
             .unwrap();

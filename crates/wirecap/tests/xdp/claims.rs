@@ -22,7 +22,8 @@ fn a_capture_can_be_stopped_while_a_filter_waits_for_its_turn() {
     take(&mut worker, 100, |_| {});
     // Simulates another wirecap process that is opening a capture and makes no progress.
     let name = format!("wirecap/1/{}/turn", bed.pair.receiver.index);
-    let listen = || UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    let listen =
+        || UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
     let turn = bed.at_receiver(listen);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| bed.at_receiver(|| capture.set_filter("udp")));

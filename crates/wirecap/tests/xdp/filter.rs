@@ -6,8 +6,8 @@ use std::time::Duration;
 use wirecap::filter::{ClassicInsn, FilterRequest};
 use wirecap::{Capture, Ledger, Warning};
 use wirecap_testbed::{
-    AfXdpSender, Counters, Interface, PacketReceiver, PacketSender, Stamp, Traffic, frames_of_several_cells,
-    privileged,
+    AfXdpSender, Counters, Interface, PacketReceiver, PacketSender, Stamp, Traffic,
+    frames_of_several_cells, privileged,
 };
 
 use crate::bed::{Bed, balanced, small, take};
@@ -96,8 +96,12 @@ fn packets_of_several_fragments_are_filtered_by_their_true_bytes_and_length() {
         .into_iter()
         .flat_map(|len| [frame(len, 1), frame(len, 2)])
         .collect();
-    let filters =
-        ["ether[4999] = 2", "len > 3840 and len < 9014", "ether[len - 1] = 1", "ether[9010:4] = 0x02020201"];
+    let filters = [
+        "ether[4999] = 2",
+        "len > 3840 and len < 9014",
+        "ether[len - 1] = 1",
+        "ether[9010:4] = 0x02020201",
+    ];
     let wanted: [fn(&[u8]) -> bool; 4] = [
         |frame| frame.get(4999) == Some(&2),
         |frame| (3841..9014).contains(&frame.len()),
@@ -122,24 +126,35 @@ fn packets_of_several_fragments_are_filtered_by_their_true_bytes_and_length() {
     }
     let ledger = bed.close(capture);
     balanced(&ledger, delivered);
-    assert_eq!(ledger.total.filtered, Some((filters.len() * frames.len()) as u64 - delivered), "{ledger}");
+    assert_eq!(
+        ledger.total.filtered,
+        Some((filters.len() * frames.len()) as u64 - delivered),
+        "{ledger}"
+    );
     assert!(other_warnings(&ledger).is_empty(), "{:?}", ledger.warnings);
 }
 
 /// All warnings but the one about tags, which every bed has.
 fn other_warnings(ledger: &Ledger) -> Vec<Warning> {
-    let others = ledger.warnings.iter().filter(|warning| !matches!(warning, Warning::TagsBeside { .. }));
+    let others =
+        ledger.warnings.iter().filter(|warning| !matches!(warning, Warning::TagsBeside { .. }));
     others.cloned().collect()
 }
 
-/// A program that compares the last byte of the sequence number with `value` after this many other comparisons.
+/// A program that compares the last byte of the sequence number with `value` after this many other
+/// comparisons.
 fn long_program(comparisons: usize, value: u32) -> FilterRequest {
     let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
     let mut program = Vec::new();
     for _ in 0..comparisons {
         program.extend([insn(0x30, 0, 0, 55), insn(0x15, 0, 0, 1)]);
     }
-    program.extend([insn(0x30, 0, 0, 55), insn(0x15, 0, 1, value), insn(0x06, 0, 0, 1), insn(0x06, 0, 0, 0)]);
+    program.extend([
+        insn(0x30, 0, 0, 55),
+        insn(0x15, 0, 1, value),
+        insn(0x06, 0, 0, 1),
+        insn(0x06, 0, 0, 0),
+    ]);
     FilterRequest::Program(program)
 }
 
@@ -164,7 +179,9 @@ fn filters_too_long_for_the_kernel_run_in_user_space_with_a_warning_and_correct_
     for (filter, value) in [(long_program(10, 8), 8), (long_program(3000, 9), 9)] {
         bed.at_receiver(|| capture.set_filter(filter)).unwrap();
         send(&bed.pair.sender, &Traffic::to(&bed.pair.receiver), 0..1000);
-        take(&mut worker, 4, |chunk| assert!(chunk.iter().all(|packet| packet.data()[55] == value)));
+        take(&mut worker, 4, |chunk| {
+            assert!(chunk.iter().all(|packet| packet.data()[55] == value))
+        });
     }
     assert!(worker.next_chunk_timeout(SILENCE).unwrap().is_none());
     let ledger = bed.close(capture);
@@ -172,17 +189,30 @@ fn filters_too_long_for_the_kernel_run_in_user_space_with_a_warning_and_correct_
     assert_eq!(ledger.total.filtered, Some(3000 - 12), "{ledger}");
 }
 
-/// A program of 100 instructions with more ways through it than the verifier follows: each bit of the first address
-/// adds to X or does not, and X is needed at the end. It matches what `long_program` matches.
+/// A program of 100 instructions with more ways through it than the verifier follows: each bit of
+/// the first address adds to X or does not, and X is needed at the end. It matches what
+/// `long_program` matches.
 fn branching_program(value: u32) -> FilterRequest {
     let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
     let mut program = vec![insn(0x20, 0, 0, 26), insn(0x02, 0, 0, 0), insn(0x01, 0, 0, 0)];
     for bit in 0..24 {
-        let (load, add) = (insn(0x60, 0, 0, 0), insn(0x04, 0, 0, 1 << bit));
-        program.extend([load, insn(0x45, 0, 3, 1 << bit), insn(0x87, 0, 0, 0), add, insn(0x07, 0, 0, 0)]);
+        let load = insn(0x60, 0, 0, 0);
+        let add = insn(0x04, 0, 0, 1 << bit);
+        program.extend([
+            load,
+            insn(0x45, 0, 3, 1 << bit),
+            insn(0x87, 0, 0, 0),
+            add,
+            insn(0x07, 0, 0, 0),
+        ]);
     }
     program.extend([insn(0x87, 0, 0, 0), insn(0x15, 3, 0, u32::MAX)]);
-    program.extend([insn(0x30, 0, 0, 55), insn(0x15, 0, 1, value), insn(0x06, 0, 0, 1), insn(0x06, 0, 0, 0)]);
+    program.extend([
+        insn(0x30, 0, 0, 55),
+        insn(0x15, 0, 1, value),
+        insn(0x06, 0, 0, 1),
+        insn(0x06, 0, 0, 0),
+    ]);
     FilterRequest::Program(program)
 }
 
@@ -264,8 +294,9 @@ fn interfaces_have_separate_filters() {
         return;
     }
     let bed = Bed::with_mtu(2, 1500);
-    let other =
-        |filter| Capture::on(wirecap::Source::new("a1@0").filter(filter)).engine(wirecap::Engine::Xdp);
+    let other = |filter| {
+        Capture::on(wirecap::Source::new("a1@0").filter(filter)).engine(wirecap::Engine::Xdp)
+    };
     let (_, text) = bed.refusal(other("udp").and("a1@1"));
     assert!(text.contains("different values of filter"), "{text}");
     let capture = bed.open(other("ether[55] = 3").chunk(64).pool(16).filter("tcp"));

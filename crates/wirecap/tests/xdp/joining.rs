@@ -7,8 +7,8 @@ use wirecap::bpf::asm::{Assembler, Reg::R0};
 use wirecap::bpf::{Link, LoadOptions, Program, ProgramKind, XDP_PASS, XdpMode, link_holding};
 use wirecap::{Capture, Engine, OpenError, Timestamps, Worker};
 use wirecap_testbed::{
-    AfXdpSender, Counters, Generator, Load, Stamp, frames_of_several_cells, loss_lock, pass_program,
-    privileged,
+    AfXdpSender, Counters, Generator, Load, Stamp, frames_of_several_cells, loss_lock,
+    pass_program, privileged,
 };
 
 use crate::bed::{Bed, balanced, small_on, take};
@@ -17,7 +17,9 @@ use crate::bed::{Bed, balanced, small_on, take};
 fn send(bed: &Bed, queues: std::ops::Range<u16>, count: u64) {
     for queue in queues {
         let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
-        (0..count).for_each(|sequence| sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap());
+        (0..count).for_each(|sequence| {
+            sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap()
+        });
         sender.flush().unwrap();
     }
 }
@@ -182,7 +184,9 @@ fn nothing_is_lost_when_others_join_and_leave() {
             let reader = scope.spawn(move || {
                 let mut sequences = Vec::new();
                 while let Some(chunk) = worker.next_chunk().unwrap() {
-                    sequences.extend(chunk.iter().map(|packet| Stamp::of(packet.data()).unwrap().sequence));
+                    sequences.extend(
+                        chunk.iter().map(|packet| Stamp::of(packet.data()).unwrap().sequence),
+                    );
                 }
                 sequences
             });

@@ -6,7 +6,9 @@ use std::net::UdpSocket;
 use std::sync::LazyLock;
 use std::thread;
 
-use wirecap::{Capture, CaptureBuilder, Engine, OpenError, Packet, ReceiveMode, Reception, Timestamps};
+use wirecap::{
+    Capture, CaptureBuilder, Engine, OpenError, Packet, ReceiveMode, Reception, Timestamps,
+};
 use wirecap_testbed::{
     AfXdpSender, Counters, Namespace, PacketSender, frames_of_several_cells, loss_lock, privileged,
 };
@@ -35,7 +37,8 @@ fn number_of(data: &[u8]) -> u64 {
 
 /// Lengths on both sides of every border between cells, and others.
 fn lengths() -> impl Iterator<Item = usize> {
-    let borders = [60, 1514, CELL_ROOM, CELL_ROOM + 1, 2 * CELL_ROOM, 2 * CELL_ROOM + 1, FRAME_BYTES, 8000];
+    let borders =
+        [60, 1514, CELL_ROOM, CELL_ROOM + 1, 2 * CELL_ROOM, 2 * CELL_ROOM + 1, FRAME_BYTES, 8000];
     borders.into_iter().cycle()
 }
 
@@ -57,14 +60,20 @@ fn jumbo_frames_are_delivered_whole_in_order_and_with_their_times() {
     let mut sender = AfXdpSender::on(&bed.pair.sender, 0).unwrap();
     frames.iter().for_each(|frame| sender.send(frame).unwrap());
     sender.flush().unwrap();
-    let (mut next, mut last_time, mut cell_counts) = (0, None, BTreeSet::new());
+    let mut next = 0;
+    let mut last_time = None;
+    let mut cell_counts = BTreeSet::new();
     take(&mut worker, 1000, |chunk| {
         assert!(chunk.iter().map(|packet| packet.fragments().count()).sum::<usize>() <= 64);
         for packet in chunk {
             let sent = &frames[next];
             let pieces = pieces(packet);
             assert_eq!(pieces.len(), sent.len().div_ceil(CELL_ROOM));
-            assert_eq!(packet.fragments().collect::<Vec<_>>().concat(), *sent, "packet {next} in pieces");
+            assert_eq!(
+                packet.fragments().collect::<Vec<_>>().concat(),
+                *sent,
+                "packet {next} in pieces"
+            );
             assert_eq!(packet.data(), sent, "packet {next}");
             assert_eq!(packet.wire_len() as usize, sent.len());
             assert!(packet.timestamp() >= last_time && packet.timestamp().is_some());
@@ -124,7 +133,9 @@ fn jumbo_frames_from_the_hosts_stack_keep_their_vlan_tags() {
         .collect();
     frames.iter().for_each(|frame| sender.send(frame).unwrap());
     let mut received = Vec::new();
-    take(&mut worker, 40, |chunk| received.extend(chunk.iter().map(|packet| packet.data().to_vec())));
+    take(&mut worker, 40, |chunk| {
+        received.extend(chunk.iter().map(|packet| packet.data().to_vec()))
+    });
     assert_eq!(received, frames);
     balanced(&bed.close(capture), 40);
 }
@@ -153,7 +164,11 @@ fn a_pool_that_is_full_drops_jumbo_frames_whole() {
     }
     let ledger = bed.close(capture);
     balanced(&ledger, 1500);
-    assert_eq!((ledger.total.delivered, ledger.total.dropped.no_cell), (3 * 341, 3 * 159), "{ledger}");
+    assert_eq!(
+        (ledger.total.delivered, ledger.total.dropped.no_cell),
+        (3 * 341, 3 * 159),
+        "{ledger}"
+    );
     assert_eq!(counters.since_start().unwrap().handed_over(), 1500);
 }
 
@@ -170,12 +185,16 @@ fn jumbo_frames_at_full_rate_are_all_accounted_for() {
     let stopper = capture.stopper();
     let delivered: u64 = thread::scope(|scope| {
         let read = |mut worker: wirecap::Worker| {
-            let (mut delivered, mut last) = (0, None);
+            let mut delivered = 0;
+            let mut last = None;
             while let Some(chunk) = worker.next_chunk().unwrap() {
                 for packet in &chunk {
                     let number = number_of(packet.data());
                     assert!(last < Some(number), "{number} after {last:?}");
-                    assert_eq!(packet.wire_len() as usize, 22 + number as usize % (FRAME_BYTES - 21));
+                    assert_eq!(
+                        packet.wire_len() as usize,
+                        22 + number as usize % (FRAME_BYTES - 21)
+                    );
                     assert_eq!(packet.data(), frame(number, packet.wire_len() as usize));
                     (delivered, last) = (delivered + 1, Some(number));
                 }
@@ -228,10 +247,14 @@ fn packets_of_64_kib_arrive_through_the_stacks_hook() {
     }
     let namespace = Namespace::new().unwrap();
     ip(&namespace, &["link", "set", "lo", "up"]);
-    let on_loopback = |builder: CaptureBuilder| namespace.run_in(|| builder.open()).unwrap().unwrap();
+    let on_loopback =
+        |builder: CaptureBuilder| namespace.run_in(|| builder.open()).unwrap().unwrap();
     let capture = on_loopback(Capture::on("lo").engine(Engine::Xdp).take(true).chunk(64).pool(64));
     let reception = &capture.interfaces()[0].reception;
-    assert!(matches!(reception, Reception::Xdp { receive_mode: ReceiveMode::Generic, .. }), "{reception:?}");
+    assert!(
+        matches!(reception, Reception::Xdp { receive_mode: ReceiveMode::Generic, .. }),
+        "{reception:?}"
+    );
     let mut worker = capture.workers().pop().unwrap();
     let lengths = [1, 1472, 9000, 20_000, 65_507];
     let send = || -> io::Result<()> {

@@ -4,7 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use wirecap::{Capture, Chunk, Engine, OpenError, Timestamps, Worker};
-use wirecap_testbed::{AfXdpSender, Counters, Generator, Load, Stamp, Traffic, loss_lock, privileged};
+use wirecap_testbed::{
+    AfXdpSender, Counters, Generator, Load, Stamp, Traffic, loss_lock, privileged,
+};
 
 use crate::bed::{Bed, balanced, small, small_on, take};
 
@@ -65,7 +67,8 @@ fn queues_get_rings_as_evenly_as_they_can() {
     let traffic = Traffic { flows: 100, ..bed.traffic() };
     for queue in 0..2u16 {
         let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
-        (0..1000).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
+        (0..1000)
+            .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
         sender.flush().unwrap();
     }
     bed.at_receiver(|| capture.stop());
@@ -93,7 +96,8 @@ fn one_queue_of_many_can_be_split_and_the_others_pass() {
     let traffic = Traffic { flows: 100, ..bed.traffic() };
     for queue in [1u16, 2, 3] {
         let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
-        (0..500).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
+        (0..500)
+            .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue, sequence })).unwrap());
         sender.flush().unwrap();
     }
     let mut counts = Vec::new();
@@ -124,7 +128,8 @@ fn buddies_drain_the_software_ring_of_a_stuck_worker() {
     let mut workers = capture.workers();
     let stuck = workers.pop().unwrap();
     let traffic = Traffic { flows: 100, ..bed.traffic() };
-    let sent = Generator::new(&bed.pair.sender, &traffic).unwrap().send(&[Load::new(0, 3000)]).unwrap();
+    let sent =
+        Generator::new(&bed.pair.sender, &traffic).unwrap().send(&[Load::new(0, 3000)]).unwrap();
     take(&mut workers[0], sent[0].frames, |_| {});
     drop(stuck);
     let ledger = bed.close(capture);
@@ -150,8 +155,11 @@ fn software_rings_at_full_rate_account_for_every_packet() {
             read(worker, |chunk| count += chunk.len() as u64);
             count
         };
-        let readers: Vec<_> =
-            capture.workers().into_iter().map(|worker| scope.spawn(move || count(worker))).collect();
+        let readers: Vec<_> = capture
+            .workers()
+            .into_iter()
+            .map(|worker| scope.spawn(move || count(worker)))
+            .collect();
         let mut generator = Generator::new(&bed.pair.sender, &traffic).unwrap();
         generator.send(&[Load::new(0, 4_000_000)]).unwrap();
         bed.at_receiver(|| stopper.stop());

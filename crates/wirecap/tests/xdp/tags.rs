@@ -11,7 +11,11 @@ use crate::bed::{Bed, small};
 fn run(namespace: &Namespace, program: &str, arguments: &str) {
     let run = || Command::new(program).args(arguments.split(' ')).output().unwrap();
     let output = namespace.run_in(run).unwrap();
-    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{program} {arguments}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -49,7 +53,10 @@ fn the_warning_names_the_fix_also_if_the_other_end_is_in_another_namespace() {
     };
     let text = warning.to_string();
     assert!(text.contains("the other end of a1") && !text.contains("  "), "{text}");
-    assert!(text.ends_with("at that end: ethtool -K PEER txvlan off tx-vlan-stag-hw-insert off"), "{text}");
+    assert!(
+        text.ends_with("at that end: ethtool -K PEER txvlan off tx-vlan-stag-hw-insert off"),
+        "{text}"
+    );
     // The engine `packet` puts tags back in place.
     let capture = bed.open(Capture::on("a1").engine(Engine::Packet));
     let ledger = bed.close(capture);

@@ -11,7 +11,8 @@ use wirecap_lab::live::Outcome;
 use wirecap_lab::live::process::{CommandLine, allowed_cpus};
 use wirecap_lab::live::receiver::Receiver;
 
-/// The directory where Debian's packages install testpmd's drivers, in subdirectories by architecture and version.
+/// The directory where Debian's packages install testpmd's drivers, in subdirectories by
+/// architecture and version.
 const LIBRARIES: &str = "/usr/lib";
 
 /// A forwarding program or kernel function.
@@ -23,8 +24,8 @@ pub(crate) struct Contender {
 enum Way {
     /// A program that receives frames on AF_XDP sockets.
     OnXdpSockets(Process),
-    /// A program that receives frames on packet sockets. These receive the sender's frames only if an XDP program
-    /// passes them.
+    /// A program that receives frames on packet sockets. These receive the sender's frames only if
+    /// an XDP program passes them.
     OnPacketSockets(Process),
     /// The kernel's bridge.
     Bridge,
@@ -47,26 +48,30 @@ fn process(program: &str, arguments: &str, ready: &'static str) -> Process {
 
 /// Frames bypass the queueing discipline, as wirecap's do.
 const PAST_QDISC: &str = ",qdisc_bypass=1";
-/// Two rings for each port, in all as much memory as wirecap's 131,072 cells of 2 KiB. The default is 512 frames per ring.
+/// Two rings for each port, in all as much memory as wirecap's 131,072 cells of 2 KiB. The default
+/// is 512 frames per ring.
 const LARGE_RINGS: &str = "blocksz=65536,framesz=2048,framecnt=32768";
 
 /// DPDK's forwarder. It requires two threads, which both run on the CPU of the other forwarders.
 fn testpmd(driver: &'static str, options: &str) -> Process {
-    let ports = format!("--vdev=net_{driver}0,iface=left{options} --vdev=net_{driver}1,iface=right{options}");
+    let ports = format!(
+        "--vdev=net_{driver}0,iface=left{options} --vdev=net_{driver}1,iface=right{options}"
+    );
     let cpu = allowed_cpus().ok().and_then(|cpus| cpus.last().copied()).unwrap_or_default();
     let memory = format!(
         "--no-huge -m 256 --no-pci --no-shconf --no-telemetry --iova-mode=va --lcores 0@{cpu},1@{cpu}"
     );
-    let mode =
-        "--forward-mode=io --auto-start --stats-period=3600 --no-lsc-interrupt --total-num-mbufs=16384";
+    let mode = "--forward-mode=io --auto-start --stats-period=3600 --no-lsc-interrupt --total-num-mbufs=16384";
     let arguments = format!("{memory} {ports} -- {mode}");
     Process { driver: Some(driver), ..process("dpdk-testpmd", &arguments, "Port statistics") }
 }
 
 fn has_dpdk_driver(driver: &str) -> bool {
-    let folders =
-        |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let drivers = folders(LIBRARIES.into()).flat_map(|architecture| folders(architecture.join("dpdk")));
+    let folders = |path: PathBuf| {
+        fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path())
+    };
+    let drivers =
+        folders(LIBRARIES.into()).flat_map(|architecture| folders(architecture.join("dpdk")));
     let file = format!("librte_net_{driver}.so");
     drivers.into_iter().any(|folder| folder.join(&file).exists())
 }
@@ -74,8 +79,9 @@ fn has_dpdk_driver(driver: &str) -> bool {
 /// All contenders. The rates of the others are compared with that of the first, wirecap.
 pub(crate) fn contenders() -> Vec<Contender> {
     let new = |name, way| Contender { name, way };
-    let wirecap =
-        |options: &str| process("wirecap", &format!("forward left right --json {options}"), "forwarding");
+    let wirecap = |options: &str| {
+        process("wirecap", &format!("forward left right --json {options}"), "forwarding")
+    };
     vec![
         new("wirecap, xdp", Way::OnXdpSockets(wirecap("--engine xdp"))),
         new("wirecap, xdp, 4,096 cells", Way::OnXdpSockets(wirecap("--engine xdp -R 16"))),
@@ -96,7 +102,10 @@ pub(crate) fn contenders() -> Vec<Contender> {
                 "Running",
             )),
         ),
-        new("tcpbridge", Way::OnPacketSockets(process("tcpbridge", "--intf1=left --intf2=right", ""))),
+        new(
+            "tcpbridge",
+            Way::OnPacketSockets(process("tcpbridge", "--intf1=left --intf2=right", "")),
+        ),
     ]
 }
 
@@ -112,7 +121,9 @@ impl Contender {
 
     /// The missing program or driver, if it cannot run.
     pub(crate) fn missing(&self) -> Option<String> {
-        let (Way::OnXdpSockets(process) | Way::OnPacketSockets(process)) = &self.way else { return None };
+        let (Way::OnXdpSockets(process) | Way::OnPacketSockets(process)) = &self.way else {
+            return None;
+        };
         if !process.command.is_installed() {
             return Some(format!("{} is not installed", process.command.program()));
         }
@@ -121,12 +132,17 @@ impl Contender {
     }
 
     fn running(&self, process: Receiver, passing: Vec<Link>) -> Forwarding {
-        Forwarding::Process { process, is_ours: self.name.starts_with("wirecap"), _passing: passing }
+        Forwarding::Process {
+            process,
+            is_ours: self.name.starts_with("wirecap"),
+            _passing: passing,
+        }
     }
 
     pub(crate) fn start(&self, bed: &Inline) -> Outcome<Forwarding> {
         let ports = [&bed.left.port, &bed.right.port];
-        let start = |process: &Process| Receiver::start_in(&bed.middle, &process.command, process.ready);
+        let start =
+            |process: &Process| Receiver::start_in(&bed.middle, &process.command, process.ready);
         Ok(match &self.way {
             Way::OnXdpSockets(process) => self.running(start(process)?, Vec::new()),
             Way::OnPacketSockets(process) => {
@@ -161,17 +177,21 @@ impl Forwarding {
         }
     }
 
-    /// Stops the contender. Compares wirecap's ledger with the numbers of frames that were sent and that arrived.
+    /// Stops the contender. Compares wirecap's ledger with the numbers of frames that were sent and
+    /// that arrived.
     pub(crate) fn finish(self, sent: u64, arrived: u64) -> Outcome<()> {
         let Self::Process { process, is_ours: true, .. } = self else { return Ok(()) };
         let finished = process.stop()?;
-        let (offered, forwarded) = (finished.ledger("/offered")?, finished.ledger("/ports/1/sent")?);
-        let lost = offered.checked_sub(forwarded).ok_or("more packets were forwarded than received")?;
+        let offered = finished.ledger("/offered")?;
+        let forwarded = finished.ledger("/ports/1/sent")?;
+        let lost =
+            offered.checked_sub(forwarded).ok_or("more packets were forwarded than received")?;
         // Frames that found the ring of a veth full are in neither count.
         if arrived + lost > sent {
-            return Err(
-                format!("{sent} frames were sent, {arrived} arrived, {lost} are reported as lost").into()
-            );
+            return Err(format!(
+                "{sent} frames were sent, {arrived} arrived, {lost} are reported as lost"
+            )
+            .into());
         }
         Ok(())
     }
@@ -183,8 +203,13 @@ fn redirect(from: &Interface, to: &Interface) -> Outcome<(Link, Map)> {
         let ports = Map::create(MapKind::Devmap, "ports", 4, 1)?;
         ports.update(0, &to.index.to_ne_bytes())?;
         let mut asm = Assembler::new();
-        asm.load_map_fd(Reg::R1, &ports).mov(Reg::R2, 0).mov(Reg::R3, 0).call(Helper::RedirectMap).exit();
-        let program = Program::load(ProgramKind::Xdp, "redirect", &asm.finish()?, LoadOptions::default())?;
+        asm.load_map_fd(Reg::R1, &ports)
+            .mov(Reg::R2, 0)
+            .mov(Reg::R3, 0)
+            .call(Helper::RedirectMap)
+            .exit();
+        let program =
+            Program::load(ProgramKind::Xdp, "redirect", &asm.finish()?, LoadOptions::default())?;
         Ok((Link::attach_xdp(&program, from.index, XdpMode::Native)?, ports))
     })?
 }

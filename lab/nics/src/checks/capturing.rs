@@ -8,8 +8,8 @@ use super::{Outcome, Verdict};
 use crate::bed::Bed;
 use crate::command::{Recording, Running, read, run, wirecap};
 
-/// Lengths at which drivers split frames: around multiples of igb's buffer size, and the maximum at an MTU of
-/// 1500.
+/// Lengths at which drivers split frames: around multiples of igb's buffer size, and the maximum at
+/// an MTU of 1500.
 const LENGTHS: &[u16] = &[60, 61, 1023, 1024, 1025, 1514];
 /// The other MTUs.
 const MTUS: &[u32] = &[1700, 1800, 3000, 3500, 9000];
@@ -19,10 +19,14 @@ pub(super) fn receive_mode(bed: &Bed) -> Outcome {
     let recording = Recording::start(&bed.receiver.0, &[])?;
     let said = recording.end()?.said;
     let receive_mode = receive_mode_of(&said);
-    if receive_mode != bed.kind.receive_mode || bed.kind.reason.is_some_and(|reason| !said.contains(reason)) {
-        return Err(
-            format!("expected {} because of {:?}: {said}", bed.kind.receive_mode, bed.kind.reason).into()
-        );
+    if receive_mode != bed.kind.receive_mode
+        || bed.kind.reason.is_some_and(|reason| !said.contains(reason))
+    {
+        return Err(format!(
+            "expected {} because of {:?}: {said}",
+            bed.kind.receive_mode, bed.kind.reason
+        )
+        .into());
     }
     Ok(Verdict::Holds(receive_mode.to_owned()))
 }
@@ -47,8 +51,10 @@ pub(super) fn mtu(bed: &Bed) -> Outcome {
         bed.set_mtu(mtu)?;
         bed.wait_for_links()?;
         let longest = (mtu + 14) as u16;
-        let lengths: Vec<u16> =
-            [60, 1025, 1793, longest - 1, longest].into_iter().filter(|&length| length <= longest).collect();
+        let lengths: Vec<u16> = [60, 1025, 1793, longest - 1, longest]
+            .into_iter()
+            .filter(|&length| length <= longest)
+            .collect();
         let frames = bed.frames(&lengths, 16, 200)?;
         let recording = Recording::start(&bed.receiver.0, &[])?;
         bed.send(&frames)?;
@@ -64,7 +70,9 @@ pub(super) fn mtu(bed: &Bed) -> Outcome {
         receive_modes.push(receive_mode_of(&recorded.said).to_owned());
     }
     receive_modes.dedup();
-    let short = |receive_mode: &String| receive_mode.split([' ', '-']).next().unwrap_or_default().to_owned();
+    let short = |receive_mode: &String| {
+        receive_mode.split([' ', '-']).next().unwrap_or_default().to_owned()
+    };
     Ok(Verdict::Holds(receive_modes.iter().map(short).collect::<Vec<_>>().join(",")))
 }
 
@@ -81,13 +89,18 @@ pub(super) fn queues(bed: &Bed) -> Outcome {
         recorded.is_all_of(&frames).map_err(|error| format!("{count} queues: {error}"))?;
         let used = recorded.rings().iter().filter(|&&packets| packets > 0).count();
         if bed.kind.has_rss && used < count.min(2) as usize {
-            return Err(format!("{used} rings of {count} queues received: {}", recorded.said).into());
+            return Err(
+                format!("{used} rings of {count} queues received: {}", recorded.said).into()
+            );
         }
     }
-    Ok(Verdict::Holds(bed.kind.queue_counts.iter().map(u32::to_string).collect::<Vec<_>>().join(",")))
+    Ok(Verdict::Holds(
+        bed.kind.queue_counts.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+    ))
 }
 
-/// Attaching a program may change the number of queues: virtio-net adds one per CPU if it has enough.
+/// Attaching a program may change the number of queues: virtio-net adds one per CPU if it has
+/// enough.
 pub(super) fn queues_at_attach(bed: &Bed) -> Outcome {
     if bed.kind.queue_counts.is_empty() {
         return Ok(Verdict::Limit("QEMU's device receives on one queue"));
@@ -104,8 +117,8 @@ pub(super) fn queues_at_attach(bed: &Bed) -> Outcome {
     Ok(Verdict::Holds(format!("2 to {attached}")))
 }
 
-/// The VLAN tag of a packet: with the driver's offload, the capture reports it; without, it is in the
-/// recorded bytes.
+/// The VLAN tag of a packet: with the driver's offload, the capture reports it; without, it is in
+/// the recorded bytes.
 pub(super) fn vlan(bed: &Bed) -> Outcome {
     let frames = bed.frames(&[60, 1000], 4, 100)?;
     let tagged: Vec<Vec<u8>> = frames
@@ -144,7 +157,8 @@ pub(super) fn two_processes(bed: &Bed) -> Outcome {
     let behind = Recording::start(&format!("{nic}@1-{}", queues - 1), &[])?;
     let frames = bed.frames(&[60, 1025], 64, 640)?;
     bed.send(&frames)?;
-    let (behind, before) = (behind.end()?, before.end()?);
+    let behind = behind.end()?;
+    let before = before.end()?;
     let all = before.frames.iter().chain(&behind.frames).map(Vec::as_slice);
     frames.compare(all).map_err(|error| format!("{error}; {}; {}", before.said, behind.said))?;
     before.books(before.frames.len() as u64)?;
@@ -158,8 +172,8 @@ pub(super) fn tcpdump(bed: &Bed) -> Outcome {
 }
 
 pub(super) fn dumpcap(bed: &Bed) -> Outcome {
-    // dumpcap first drops all capabilities except CAP_NET_ADMIN and CAP_NET_RAW, with which no program can be
-    // loaded.
+    // dumpcap first drops all capabilities except CAP_NET_ADMIN and CAP_NET_RAW, with which no
+    // program can be loaded.
     drop_in(bed, "packet", "dumpcap", &["-q", "-F", "pcap"], "File:")
 }
 
@@ -173,7 +187,10 @@ fn drop_in(bed: &Bed, engine: &str, program: &str, options: &[&str], ready: &str
     let file = std::env::temp_dir().join(format!("{program}-{}.pcap", bed.kind.name));
     let mut command = Command::new(program);
     command.args(options).args(["-i", &bed.receiver.0, "-w"]).arg(&file);
-    command.env("LD_LIBRARY_PATH", &libraries).env("WIRECAP_ENGINE", engine).env("WIRECAP_TAKE", "1");
+    command
+        .env("LD_LIBRARY_PATH", &libraries)
+        .env("WIRECAP_ENGINE", engine)
+        .env("WIRECAP_TAKE", "1");
     let mut running = Running::start(&mut command)?;
     running.wait_for(ready)?;
     bed.send(&frames)?;

@@ -137,14 +137,17 @@ pub(super) fn interrupts(bed: &Bed) -> Outcome {
     let nic = &bed.receiver.0;
     let folder = bed.receiver.pci_device()?.join("msi_irqs");
     let interrupts = || -> std::io::Result<Vec<String>> {
-        fs::read_dir(&folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        fs::read_dir(&folder)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
     };
     let mut moved = Vec::new();
     for cpu in ["1", "2"] {
         let numbers = interrupts()?;
         let mut set = 0;
         for number in &numbers {
-            set += u32::from(fs::write(format!("/proc/irq/{number}/smp_affinity_list"), cpu).is_ok());
+            set +=
+                u32::from(fs::write(format!("/proc/irq/{number}/smp_affinity_list"), cpu).is_ok());
         }
         if set == 0 {
             return Ok(Verdict::Limit("no interrupt of the device can be moved"));
@@ -156,7 +159,8 @@ pub(super) fn interrupts(bed: &Bed) -> Outcome {
         recorded.is_all_of(&frames)?;
         moved.push(recorded.said);
     }
-    let places = |said: &str| said.split("; ").filter(|line| line.contains("worker")).collect::<String>();
+    let places =
+        |said: &str| said.split("; ").filter(|line| line.contains("worker")).collect::<String>();
     if places(&moved[0]) == places(&moved[1]) {
         return Err(format!("--pin auto says the same for CPUs 1 and 2: {}", moved[0]).into());
     }

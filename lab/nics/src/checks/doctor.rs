@@ -1,5 +1,5 @@
-//! `wirecap doctor` on a NIC with bad settings: it reports each of them, and the commands that it prints fix
-//! them.
+//! `wirecap doctor` on a NIC with bad settings: it reports each of them, and the commands that it
+//! prints fix them.
 
 use std::error::Error;
 use std::process::Command;
@@ -29,8 +29,8 @@ const FAULTS: &[(&str, &str)] = &[
     ("threaded-napi", "echo 1 > /sys/class/net/NIC/threaded"),
 ];
 
-/// `doctor` reports each fault that the driver allows, and no longer after the commands that it prints. The
-/// NIC keeps the new settings.
+/// `doctor` reports each fault that the driver allows, and no longer after the commands that it
+/// prints. The NIC keeps the new settings.
 pub(super) fn finds_and_fixes(bed: &Bed) -> Outcome {
     let nic = &bed.receiver;
     let mut found = 0;
@@ -43,7 +43,8 @@ pub(super) fn finds_and_fixes(bed: &Bed) -> Outcome {
             nic.wait_for_link()?;
         }
         let fault = finding(nic, check)?.ok_or_else(|| format!("{plant}: {check} is not found"))?;
-        for command in fault["commands"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        for command in fault["commands"].as_array().into_iter().flatten().filter_map(Value::as_str)
+        {
             shell(command).map_err(|error| format!("{check}: {error}"))?;
             nic.wait_for_link()?;
         }
@@ -61,11 +62,13 @@ fn shell(line: &str) -> Result<String, Box<dyn Error>> {
 
 /// The finding of this check for the interface.
 fn finding(nic: &Nic, check: &str) -> Result<Option<Value>, Box<dyn Error>> {
-    let doctor = Running::start(Command::new(wirecap()).args(["doctor", "--json", &nic.0]))?.end()?;
+    let doctor =
+        Running::start(Command::new(wirecap()).args(["doctor", "--json", &nic.0]))?.end()?;
     let mut diagnosis: Value = serde_json::from_str(&doctor.stdout)?;
     let Value::Array(findings) = diagnosis["findings"].take() else {
         return Err(format!("no findings: {}", doctor.stdout).into());
     };
-    let is_it = |finding: &Value| finding["check"] == check && finding["interface"] == nic.0.as_str();
+    let is_it =
+        |finding: &Value| finding["check"] == check && finding["interface"] == nic.0.as_str();
     Ok(findings.into_iter().find(is_it))
 }

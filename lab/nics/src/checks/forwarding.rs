@@ -1,5 +1,5 @@
-//! Forwarding between NICs of two kinds: `A0` sends to `A1`; frames are forwarded from `A1` to `B1`, whose
-//! cable leads to `B0`.
+//! Forwarding between NICs of two kinds: `A0` sends to `A1`; frames are forwarded from `A1` to
+//! `B1`, whose cable leads to `B0`.
 
 use std::error::Error;
 use std::process::Command;
@@ -41,20 +41,25 @@ pub(super) fn vmxnet3_and_e1000e() -> Outcome {
 
 /// The output interface receives no other packets of the host and needs no program.
 fn one_way(from: &'static str, to: &'static str) -> Outcome {
-    let (from, to) = (Bed::new(kind(from))?, Bed::new(kind(to))?);
+    let from = Bed::new(kind(from))?;
+    let to = Bed::new(kind(to))?;
     let forwarding = start(&from, &to, &["--one-way"])?;
     let frames = from.frames(LENGTHS, 16, 400)?;
-    let outcome = passes(&from, &to.sender, &frames).map_err(|error| with_counts(error, &from, &to));
+    let outcome =
+        passes(&from, &to.sender, &frames).map_err(|error| with_counts(error, &from, &to));
     finish(forwarding, outcome)
 }
 
 fn two_way(one: &'static str, other: &'static str) -> Outcome {
-    let (one, other) = (Bed::new(kind(one))?, Bed::new(kind(other))?);
+    let one = Bed::new(kind(one))?;
+    let other = Bed::new(kind(other))?;
     let forwarding = start(&one, &other, &[])?;
-    let (there, back) = (one.frames(LENGTHS, 16, 400)?, other.frames(LENGTHS, 16, 400)?);
-    let outcome = passes(&one, &other.sender, &there)
-        .map_err(|error| format!("there: {error}"))
-        .and_then(|()| passes(&other, &one.sender, &back).map_err(|error| format!("back: {error}")));
+    let there = one.frames(LENGTHS, 16, 400)?;
+    let back = other.frames(LENGTHS, 16, 400)?;
+    let outcome =
+        passes(&one, &other.sender, &there).map_err(|error| format!("there: {error}")).and_then(
+            |()| passes(&other, &one.sender, &back).map_err(|error| format!("back: {error}")),
+        );
     finish(forwarding, outcome.map_err(|error| with_counts(error.into(), &one, &other)))
 }
 
@@ -94,12 +99,14 @@ fn passes(bed: &Bed, judge: &Nic, frames: &Frames) -> Result<(), Box<dyn Error>>
     let sent = AtomicBool::new(false);
     let received = thread::scope(|scope| {
         let receiving = scope.spawn(|| {
-            let (mut received, mut last) = (Vec::new(), Instant::now());
+            let mut received = Vec::new();
+            let mut last = Instant::now();
             while !sent.load(Relaxed)
                 || ((received.len() as u64) < frames.count() && last.elapsed() < PATIENCE)
             {
-                let frame =
-                    receiver.receive(Duration::from_millis(100)).map_err(|error| error.to_string())?;
+                let frame = receiver
+                    .receive(Duration::from_millis(100))
+                    .map_err(|error| error.to_string())?;
                 if let Some(frame) = frame.filter(|frame| Stamp::of(frame).is_some()) {
                     received.push(frame.to_vec());
                     last = Instant::now();

@@ -20,7 +20,8 @@ const PACKETS: u64 = 640;
 /// Huge pages of 2 MiB for testpmd.
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 const HUGE_PAGE_COUNT: &str = "96";
-/// A driver that lets a process access the device. The kernel's documentation: driver-api/uio-howto.
+/// A driver that lets a process access the device. The kernel's documentation:
+/// driver-api/uio-howto.
 const UIO_DRIVER: &str = "uio_pci_generic";
 /// Time between the end of sending and the end of testpmd.
 const LINGERING: Duration = Duration::from_secs(2);
@@ -47,17 +48,19 @@ pub(super) fn testpmd_on_igb() -> Outcome {
     }
     thread::sleep(LINGERING);
     let said = testpmd.interrupt()?.stderr;
-    let received = said
-        .rsplit("Forward statistics for port 0")
-        .next()
-        .and_then(|rest| rest.split("RX-packets:").nth(1)?.split_whitespace().next()?.parse::<u64>().ok());
+    let received = said.rsplit("Forward statistics for port 0").next().and_then(|rest| {
+        rest.split("RX-packets:").nth(1)?.split_whitespace().next()?.parse::<u64>().ok()
+    });
     match received {
         Some(PACKETS) => Ok(Verdict::Holds(format!("{PACKETS} packets"))),
-        _ => Err(format!("wirecap received {PACKETS} packets, testpmd {received:?}: {said}").into()),
+        _ => {
+            Err(format!("wirecap received {PACKETS} packets, testpmd {received:?}: {said}").into())
+        }
     }
 }
 
-/// A PCI device whose interface is gone because a process accesses the device; returned to its driver on drop.
+/// A PCI device whose interface is gone because a process accesses the device; returned to its
+/// driver on drop.
 #[derive(Debug)]
 struct Lent {
     nic: Nic,
@@ -74,7 +77,8 @@ impl Lent {
         run("modprobe", &[UIO_DRIVER])?;
         fs::write(HUGE_PAGES, HUGE_PAGE_COUNT)?;
         let folder = nic.pci_device()?;
-        let name = folder.file_name().and_then(|name| name.to_str()).ok_or("a device without a name")?;
+        let name =
+            folder.file_name().and_then(|name| name.to_str()).ok_or("a device without a name")?;
         let lent = Self {
             nic: nic.clone(),
             address: nic.attribute("address")?,

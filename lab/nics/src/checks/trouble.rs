@@ -18,8 +18,8 @@ const GAP: Duration = Duration::from_millis(300);
 /// Part of the capture's message about a device that was reset.
 const SILENT: &str = "sends no interrupts";
 
-/// The first frame is sent as soon as the command reports that it is capturing: no frame may be lost,
-/// although drivers drop their link when a program is attached.
+/// The first frame is sent as soon as the command reports that it is capturing: no frame may be
+/// lost, although drivers drop their link when a program is attached.
 pub(super) fn at_once(bed: &Bed) -> Outcome {
     let frames = bed.frames(&[60, 1000], 16, 400)?;
     let recording = Recording::start(&bed.receiver.0, &[])?;
@@ -82,8 +82,8 @@ pub(super) fn reset(bed: &Bed) -> Outcome {
         return Ok(Verdict::Limit("the device has no function-level reset"));
     }
     if !bed.kind.survives_reset {
-        // The driver waits for an answer to a command while it holds the RTNL lock, so the whole machine
-        // hangs.
+        // The driver waits for an answer to a command while it holds the RTNL lock, so the whole
+        // machine hangs.
         return Ok(Verdict::Limit("virtio_net waits for ever for a device that was reset"));
     }
     fs::write(device.join("reset_method"), "flr")?;
@@ -102,8 +102,8 @@ pub(super) fn reset(bed: &Bed) -> Outcome {
 pub(super) fn rebind(bed: &Bed) -> Outcome {
     with_traffic(bed, |scene| {
         bind_again(scene.nic)?;
-        // Queues that attaching a program has added make virtio_net hang: the driver never releases the
-        // interface (Linux 7.3: their entries in /sys/class/net/NAME/queues hold a reference).
+        // Queues that attaching a program has added make virtio_net hang: the driver never releases
+        // the interface (Linux 7.3: their entries in /sys/class/net/NAME/queues hold a reference).
         if let Some(&most) = bed.kind.queue_counts.last() {
             run("ethtool", &["-L", &scene.nic.0, "combined", &most.to_string()])?;
         }
@@ -116,7 +116,8 @@ fn bind_again(nic: &Nic) -> Result<(), Box<dyn Error>> {
     // For virtio, this is the virtio device below the PCI device.
     let device = fs::canonicalize(Path::new("/sys/class/net").join(&nic.0).join("device"))?;
     let driver = fs::canonicalize(device.join("driver"))?;
-    let name = device.file_name().and_then(|name| name.to_str()).ok_or("a device without a name")?;
+    let name =
+        device.file_name().and_then(|name| name.to_str()).ok_or("a device without a name")?;
     let address = nic.attribute("address")?;
     fs::write(driver.join("unbind"), name)?;
     thread::sleep(GAP);

@@ -1,5 +1,5 @@
-//! Events on a capturing NIC under traffic: every frame is in the file, or the ledger explains why it is
-//! missing.
+//! Events on a capturing NIC under traffic: every frame is in the file, or the ledger explains why
+//! it is missing.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -57,8 +57,8 @@ impl Scene<'_> {
             .map_err(|said| format!("does not say {words:?} for time {}: {said}", times + 1).into())
     }
 
-    /// Waits until packets have been captured without interruption for a while: a device may lose its link
-    /// some seconds after it has started.
+    /// Waits until packets have been captured without interruption for a while: a device may lose
+    /// its link some seconds after it has started.
     fn wait_for_calm(&self) -> Result<(), Box<dyn Error>> {
         let mut since = Instant::now();
         let is_calm = || {
@@ -83,12 +83,15 @@ impl Scene<'_> {
     }
 }
 
-/// Repeats an event on the receiving NIC while it captures. Frames are sent continuously, starting before the
-/// capture, and the next event waits until they are captured again.
+/// Repeats an event on the receiving NIC while it captures. Frames are sent continuously, starting
+/// before the capture, and the next event waits until they are captured again.
 ///
-/// Frames may be lost, but each lost frame must have been sent during a gap listed in the ledger, or be among
-/// the packets that the ledger counts as dropped.
-pub(super) fn with_traffic(bed: &Bed, event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>) -> Outcome {
+/// Frames may be lost, but each lost frame must have been sent during a gap listed in the ledger,
+/// or be among the packets that the ledger counts as dropped.
+pub(super) fn with_traffic(
+    bed: &Bed,
+    event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>,
+) -> Outcome {
     let times = EVENTS.get().copied().unwrap_or(TIMES);
     let events = |scene: &Scene<'_>| {
         for _ in 0..times {
@@ -102,8 +105,8 @@ pub(super) fn with_traffic(bed: &Bed, event: impl Fn(&Scene<'_>) -> Result<(), B
     captured(bed, events, judge)
 }
 
-/// As [`with_traffic`], for an event that may not interrupt the capture, and whose losses may be in no gap: then the verdict
-/// must not be "yes".
+/// As [`with_traffic`], for an event that may not interrupt the capture, and whose losses may be in
+/// no gap: then the verdict must not be "yes".
 pub(super) fn with_traffic_that_may_go_on(
     bed: &Bed,
     event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>,
@@ -120,7 +123,8 @@ pub(super) fn with_traffic_that_may_go_on(
     captured(bed, events, judge_verdict)
 }
 
-/// Executes an event after which the NIC no longer captures, and checks the result like [`with_traffic`].
+/// Executes an event after which the NIC no longer captures, and checks the result like
+/// [`with_traffic`].
 pub(super) fn with_traffic_until(
     bed: &Bed,
     event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>,
@@ -133,7 +137,8 @@ pub(super) fn with_traffic_until(
     captured(bed, events, judge)
 }
 
-/// Compares the frames sent, of which the first ones may be missing, with the file and the ledger. Returns the figures.
+/// Compares the frames sent, of which the first ones may be missing, with the file and the ledger.
+/// Returns the figures.
 type Judge = fn(&Recorded, &Frames, &[Sent], usize) -> Result<String, Box<dyn Error>>;
 
 fn captured(
@@ -143,7 +148,8 @@ fn captured(
 ) -> Outcome {
     let frames = bed.frames(&[60, 1025], 16, u64::MAX)?;
     let sender = PacketSender::on(&bed.sender.interface()?)?;
-    let (stop, sent) = (AtomicBool::new(false), Mutex::default());
+    let stop = AtomicBool::new(false);
+    let sent = Mutex::default();
     let happen = || {
         let recording = Recording::start(&bed.receiver.0, &[])?;
         // The next frame may already be in flight.
@@ -163,8 +169,8 @@ fn captured(
     let _at_rest = bed.rest();
     let sent = sent.into_inner().unwrap_or_else(PoisonError::into_inner);
     let counts = [bed.sender.counts(), bed.receiver.counts()].join("; ");
-    let figures =
-        judge(&recording.end()?, &frames, &sent, first).map_err(|error| format!("{error}; {counts}"))?;
+    let figures = judge(&recording.end()?, &frames, &sent, first)
+        .map_err(|error| format!("{error}; {counts}"))?;
     println!("{:>8} {happened} events: {figures}", bed.kind.name);
     Ok(Verdict::ok())
 }
@@ -195,7 +201,9 @@ struct Gap {
 
 impl Gap {
     fn of(value: &Value) -> Option<Self> {
-        let time = |name: &str| Some(UNIX_EPOCH + Duration::try_from_secs_f64(value[name].as_f64()?).ok()?);
+        let time = |name: &str| {
+            Some(UNIX_EPOCH + Duration::try_from_secs_f64(value[name].as_f64()?).ok()?)
+        };
         Some(Self { from: time("from")?, to: time("to") })
     }
 
@@ -205,7 +213,8 @@ impl Gap {
     }
 }
 
-/// Which of the frames sent are in the file, each at most once and as it was sent, and the maximum delay of those.
+/// Which of the frames sent are in the file, each at most once and as it was sent, and the maximum
+/// delay of those.
 fn arrivals(
     recorded: &Recorded,
     frames: &Frames,
@@ -215,9 +224,15 @@ fn arrivals(
     let mut is_recorded = vec![false; sent.len()];
     let mut delay = Duration::ZERO;
     for (frame, time) in recorded.frames.iter().zip(&recorded.times) {
-        let number = Stamp::of(frame).map(|stamp| stamp.sequence).filter(|&n| frames.frame(n) == *frame);
-        let Some(number) = number.map(|number| number as usize).filter(|&number| number < sent.len()) else {
-            return error(format!("{} bytes came as they were not sent: {frame:02x?}", frame.len()));
+        let number =
+            Stamp::of(frame).map(|stamp| stamp.sequence).filter(|&n| frames.frame(n) == *frame);
+        let Some(number) =
+            number.map(|number| number as usize).filter(|&number| number < sent.len())
+        else {
+            return error(format!(
+                "{} bytes came as they were not sent: {frame:02x?}",
+                frame.len()
+            ));
         };
         if std::mem::replace(&mut is_recorded[number], true) {
             return error(format!("frame {number} came twice"));
@@ -278,7 +293,9 @@ fn judge(
     if !absent.is_empty() && recorded.claims_lossless() {
         return error(format!("{} frames are missing", absent.len()));
     }
-    let (count, absent, gaps) = (sent.len().saturating_sub(first), absent.len(), gaps.len());
+    let count = sent.len().saturating_sub(first);
+    let absent = absent.len();
+    let gaps = gaps.len();
     Ok(format!(
         "{count} frames, {absent} not captured in {gaps} gaps or {dropped} dropped, on their way for up to {delay:.0?}"
     ))
@@ -287,7 +304,8 @@ fn judge(
 /// Numbers of frames, as runs of consecutive numbers, each with the time in which they were sent.
 fn runs_of(numbers: &[usize], sent: &[Sent]) -> String {
     let runs = numbers.chunk_by(|number, next| number + 1 == *next).map(|run| {
-        let (first, last) = (run[0], run[run.len() - 1]);
+        let first = run[0];
+        let last = run[run.len() - 1];
         let [from, to] = [sent[first].from, sent[last].to].map(unix_seconds);
         format!("{first} to {last} ({from:.3} to {to:.3})")
     });

@@ -1,5 +1,5 @@
-//! What the command claims: the engine that `auto` selects, the device's counts, and the verdict on a device that nobody knows
-//! to be dead.
+//! What the command claims: the engine that `auto` selects, the device's counts, and the verdict on
+//! a device that nobody knows to be dead.
 
 use std::error::Error;
 use std::fs;
@@ -15,8 +15,8 @@ use crate::command::{Recording, output_of, run, wirecap};
 /// An address of the receiver, in a network for documentation (RFC 5737).
 const ADDRESS: &str = "192.0.2.1/24";
 
-/// Without a mark `auto` selects `packet`, with one `xdp`, until the host uses the NIC. One command undoes what the other has
-/// changed.
+/// Without a mark `auto` selects `packet`, with one `xdp`, until the host uses the NIC. One command
+/// undoes what the other has changed.
 pub(super) fn auto(bed: &Bed) -> Outcome {
     let nic = &bed.receiver.0;
     let before = settings(nic)?;
@@ -102,7 +102,8 @@ impl Drop for Marks {
     }
 }
 
-/// The device's count of received packets can be compared with the capture's, and is that of the frames sent.
+/// The device's count of received packets can be compared with the capture's, and is that of the
+/// frames sent.
 pub(super) fn device_count(bed: &Bed) -> Outcome {
     let nic = &bed.receiver.0;
     // Merged by GRO, the packets that a generic program sees are not those that the device counts.
@@ -115,7 +116,8 @@ pub(super) fn device_count(bed: &Bed) -> Outcome {
     recorded.is_all_of(&frames)?;
 
     let counted = recorded.ledger["counted"].as_array().cloned().unwrap_or_default();
-    let not_compared: Vec<&Value> = counted.iter().filter(|place| !place["not_compared"].is_null()).collect();
+    let not_compared: Vec<&Value> =
+        counted.iter().filter(|place| !place["not_compared"].is_null()).collect();
     let device: u64 = counted.iter().filter_map(|place| place["device"].as_u64()).sum();
     if !not_compared.is_empty() || device != frames.count() {
         let said = &recorded.said;
@@ -124,7 +126,8 @@ pub(super) fn device_count(bed: &Bed) -> Outcome {
     Ok(Verdict::ok())
 }
 
-/// What reaches a NIC beside ordinary frames, all numbered and of the experimental ethertype, except pause frames.
+/// What reaches a NIC beside ordinary frames, all numbered and of the experimental ethertype,
+/// except pause frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Odd {
     /// 30 bytes, shorter than Ethernet permits. Most senders fill it up.
@@ -169,8 +172,9 @@ impl Odd {
     }
 }
 
-/// Runts, pause frames and over-long frames: what of them the device counts, and the capture sees, is printed. If they are
-/// missing and a counter shows it, the verdict is "no" or "not known"; if none is missing, nothing is doubted.
+/// Runts, pause frames and over-long frames: what of them the device counts, and the capture sees,
+/// is printed. If they are missing and a counter shows it, the verdict is "no" or "not known"; if
+/// none is missing, nothing is doubted.
 pub(super) fn odd_frames(bed: &Bed) -> Outcome {
     let nic = &bed.receiver.0;
     run("ethtool", &["-K", nic, "gro", "off"])?;
@@ -196,7 +200,8 @@ fn receives(bed: &Bed, odd: Odd, engine: &str) -> Result<(), Box<dyn Error>> {
     let address = nic.interface()?.mac;
     let counts = || Ok::<_, Box<dyn Error>>([nic.received()?, nic.discarded()?]);
 
-    let recording = Recording::start_by(Command::new(wirecap()), &nic.0, &["--engine", engine, "--take"])?;
+    let recording =
+        Recording::start_by(Command::new(wirecap()), &nic.0, &["--engine", engine, "--take"])?;
     bed.wait_for_links()?;
     bed.rest()?;
     let before = counts()?;
@@ -206,7 +211,8 @@ fn receives(bed: &Bed, odd: Odd, engine: &str) -> Result<(), Box<dyn Error>> {
     let recorded = recording.end()?;
 
     let [received, discarded] = [0, 1].map(|index| after[index] - before[index]);
-    let lengths: Vec<usize> = recorded.frames.iter().filter(|frame| odd.is(frame)).map(Vec::len).collect();
+    let lengths: Vec<usize> =
+        recorded.frames.iter().filter(|frame| odd.is(frame)).map(Vec::len).collect();
     let device = recorded.count("/dropped/device");
     println!(
         "{:>8} {engine}: {} {} sent, {received} counted as received, {discarded} as discarded, {} captured of {:?} bytes, \
@@ -228,12 +234,15 @@ fn receives(bed: &Bed, odd: Odd, engine: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The device is reset without its driver while the engine `packet` captures, which does not notice it.
+/// The device is reset without its driver while the engine `packet` captures, which does not notice
+/// it.
 pub(super) fn reset_unnoticed(bed: &Bed) -> Outcome {
     let device = bed.receiver.pci_device()?;
     let methods = fs::read_to_string(device.join("reset_method")).unwrap_or_default();
     if !methods.contains("flr") || !bed.kind.survives_reset {
-        return Ok(Verdict::Limit("the device cannot be reset without its driver, or not be used again"));
+        return Ok(Verdict::Limit(
+            "the device cannot be reset without its driver, or not be used again",
+        ));
     }
     let nic = &bed.receiver;
     let frames = bed.frames(&[60, 1025], 16, 600)?;
@@ -252,7 +261,8 @@ pub(super) fn reset_unnoticed(bed: &Bed) -> Outcome {
     nic.set_up(true)?;
     bed.wait_for_links()?;
     if (recorded.frames.len() as u64) < frames.count() && recorded.claims_lossless() {
-        let (came, sent) = (recorded.frames.len(), frames.count());
+        let came = recorded.frames.len();
+        let sent = frames.count();
         return Err(format!("{came} of {sent} frames came; {}", recorded.said).into());
     }
     Ok(Verdict::ok())
@@ -264,7 +274,8 @@ pub(super) fn generate(bed: &Bed) -> Outcome {
     let to = bed.receiver.attribute("address")?;
     bed.rest()?;
     let before = nic.counter("tx_packets")?;
-    let options = ["generate", "-i", &nic.0, "--to-mac", &to, "--count", "500", "--rate", "5k", "--json"];
+    let options =
+        ["generate", "-i", &nic.0, "--to-mac", &to, "--count", "500", "--rate", "5k", "--json"];
     let output = Command::new(wirecap()).args(options).output()?;
     // A driver that sends none of the frames is an error.
     let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

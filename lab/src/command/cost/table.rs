@@ -30,14 +30,17 @@ pub(super) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn write_head(report: &Report, out: &mut impl Write) -> io::Result<()> {
-    let (bytes, frames) = (report.frame_bytes, grouped(report.frames));
+    let bytes = report.frame_bytes;
+    let frames = grouped(report.frames);
     let rounds = count_of(report.rounds as u64, "round", "rounds");
     writeln!(out, "cost of a captured packet of {bytes} bytes: {rounds}, {frames} frames per run")?;
     write!(out, "R x M = {}; ", grouped(report.cells))?;
+
     match report.tsc_hz {
         Some(hertz) => writeln!(out, "cycles of the time stamp counter, {:.3} GHz", hertz / 1e9)?,
         None => writeln!(out, "no cycles: this CPU has no time stamp counter")?,
     }
+
     if report.disturbed > 0 {
         let runs = report.books.len();
         writeln!(
@@ -46,27 +49,33 @@ fn write_head(report: &Report, out: &mut impl Write) -> io::Result<()> {
             report.disturbed
         )?;
     }
+
     let lines = &report.cache_lines_ns;
+
     if report.cpus_moved() {
-        let (min, max) = (lines.min(), lines.max());
+        let min = lines.min();
+        let max = lines.max();
         writeln!(
             out,
             "MOVED: a cache line took {min:.0} to {max:.0} ns from CPU to CPU, so runs are not comparable"
         )?;
     }
+
     Ok(())
 }
 
 fn write_components(report: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n{:NAME_COLUMNS$} {:8} {:20} {:>6}", "component", "how", "ns", "cycles")?;
     let mut group = None;
+
     for component in &report.components {
         if group.replace(component.group) != Some(component.group) {
             writeln!(out, "{}", component.group.words())?;
         }
         let Component { name, how, ns, cycles, .. } = component;
         let cycles = number(cycles.as_ref().map(Figures::median), "");
-        let (name, ns) = (format!("  {name}"), ns.to_string());
+        let name = format!("  {name}");
+        let ns = ns.to_string();
         writeln!(out, "{name:NAME_COLUMNS$} {:8} {ns:20} {cycles:>6}", how.words())?;
     }
     writeln!(out, "{LEGEND}")
@@ -79,18 +88,32 @@ fn write_bars(report: &Report, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn write_bar(bar: &Bar, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "  {:50} {:>10} {:>10}", bar.name, number(bar.ns(), " ns"), number(bar.cycles(), ""))?;
+    writeln!(
+        out,
+        "  {:50} {:>10} {:>10}",
+        bar.name,
+        number(bar.ns(), " ns"),
+        number(bar.cycles(), "")
+    )?;
+
     for part in &bar.parts {
         let remark = if part.stated { "" } else { " (the rest)" };
         let words = format!("{}{remark}", part.step.words());
-        writeln!(out, "    {words:48} {:>10} {:>10}", number(part.ns, " ns"), number(part.cycles, ""))?;
+        writeln!(
+            out,
+            "    {words:48} {:>10} {:>10}",
+            number(part.ns, " ns"),
+            number(part.cycles, "")
+        )?;
     }
     Ok(())
 }
 
 /// One that was not measured is no number.
 fn number(number: Option<f64>, unit: &str) -> String {
-    number.filter(|number| !number.is_nan()).map_or(String::new(), |number| format!("{number:.1}{unit}"))
+    number
+        .filter(|number| !number.is_nan())
+        .map_or(String::new(), |number| format!("{number:.1}{unit}"))
 }
 
 fn write_answers(report: &Report, out: &mut impl Write) -> io::Result<()> {
@@ -106,14 +129,17 @@ fn write_answers(report: &Report, out: &mut impl Write) -> io::Result<()> {
             packet.ns
         )?;
     }
+
     for target in &report.next {
-        let (ns, percent) = (target.ns, target.share * 100.0);
+        let ns = target.ns;
+        let percent = target.share * 100.0;
         writeln!(out, "attack next on {}: {},", target.bar, target.step.whole())?;
         writeln!(
             out,
             "  {ns:.1} ns, {percent:.0} % of a packet (without the driver, which is not part of wirecap)"
         )?;
     }
+
     Ok(())
 }
 
@@ -124,10 +150,16 @@ fn write_books(report: &Report, out: &mut impl Write) -> io::Result<()> {
         let share = book.dropped as f64 / book.sent as f64;
         if book.delivered > 0 && share > DROPPED_SHARE {
             let percent = share * 100.0;
-            writeln!(out, "{}: {percent:.1} % of the frames found no cell, and cost less", book.run)?;
+            writeln!(
+                out,
+                "{}: {percent:.1} % of the frames found no cell, and cost less",
+                book.run
+            )?;
         }
     }
+
     writeln!(out, "\naccount of the live runs, in frames sent")?;
+
     for book in &sums {
         let counts = [
             (book.refused, "refused"),
@@ -137,9 +169,11 @@ fn write_books(report: &Report, out: &mut impl Write) -> io::Result<()> {
             (book.delivered, "delivered"),
         ];
         let counts = counts.into_iter().filter(|(count, _)| *count > 0);
-        let counts: Vec<String> = counts.map(|(count, what)| format!("{} {what}", grouped(count))).collect();
+        let counts: Vec<String> =
+            counts.map(|(count, what)| format!("{} {what}", grouped(count))).collect();
         writeln!(out, "  {:29} {:>10} = {}", book.run, grouped(book.sent), counts.join(" + "))?;
     }
+
     let balanced = if report.books.iter().all(Book::balances) { "yes" } else { "no" };
     writeln!(out, "each frame of each run is accounted for once: {balanced}")
 }

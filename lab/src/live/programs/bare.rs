@@ -1,9 +1,9 @@
-//! The baseline: a bare AF_XDP receive loop, modelled on the kernel's `xdpsock`. It peeks a batch, reads each
-//! packet's header, puts each cell back on the fill ring, and publishes both rings once per batch. It trusts
-//! the kernel and has no chunks, threads or accounts.
+//! The baseline: a bare AF_XDP receive loop, modelled on the kernel's `xdpsock`. It peeks a batch,
+//! reads each packet's header, puts each cell back on the fill ring, and publishes both rings once
+//! per batch. It trusts the kernel and has no chunks, threads or accounts.
 //!
-//! It uses nothing of the engine except the loader of its XDP program. With several queues it has a thread, cells and
-//! rings for each, like one process per queue.
+//! It uses nothing of the engine except the loader of its XDP program. With several queues it has a
+//! thread, cells and rings for each, like one process per queue.
 
 #![allow(unsafe_code)]
 
@@ -20,12 +20,14 @@ use clap::Args;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpRingOffset,
-    XdpUmemReg, XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc,
+    XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, netdevice, socket_with, sockopt};
 use wirecap::bpf::asm::{Assembler, Helper, Reg, Size};
-use wirecap::bpf::{Link, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, XdpMode, xdp_md};
+use wirecap::bpf::{
+    Link, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, XdpMode, xdp_md,
+};
 
 use super::handler::{Handler, Options};
 use super::{Count, Dropped, Report, on_threads};
@@ -93,13 +95,16 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let receivers = (0..arguments.queues).map(open).collect::<Outcome<Vec<Receiver>>>()?;
     let works = arguments.handler.is_something();
     let handler = Handler::new(&arguments.handler)?;
-    let count = on_threads(receivers, &arguments.interface, &handler, |receiver, mut handler, stopped| {
-        if works {
-            receiver.run(arguments, stopped, |data, wire_bytes| handler.packet(data, wire_bytes))
-        } else {
-            receiver.run(arguments, stopped, |_, _| ())
-        }
-    })?;
+    let count =
+        on_threads(receivers, &arguments.interface, &handler, |receiver, mut handler, stopped| {
+            if works {
+                receiver
+                    .run(arguments, stopped, |data, wire_bytes| handler.packet(data, wire_bytes))
+            } else {
+                receiver.run(arguments, stopped, |_, _| ())
+            }
+        })?;
+
     Report::print(count, &handler)
 }
 
@@ -115,13 +120,22 @@ struct Ring<T> {
 }
 
 impl<T> Ring<T> {
-    fn map(socket: &OwnedFd, page_offset: u64, at: &XdpRingOffset, capacity: u32) -> io::Result<Self> {
+    fn map(
+        socket: &OwnedFd,
+        page_offset: u64,
+        at: &XdpRingOffset,
+        capacity: u32,
+    ) -> io::Result<Self> {
         assert!(capacity.is_power_of_two(), "the kernel refuses other rings");
         let bytes = at.desc as usize + capacity as usize * size_of::<T>();
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a fresh mapping at a place of the kernel's choosing, which stays until the process ends.
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+
+        // SAFETY: a fresh mapping at a place of the kernel's choosing, which stays until the
+        // process ends.
         let base = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, socket, page_offset) }?;
         let place = |offset: u64| base.cast::<u8>().wrapping_add(offset as usize);
+
         Ok(Self {
             producer: place(at.producer).cast(),
             consumer: place(at.consumer).cast(),
@@ -157,14 +171,17 @@ impl Receiver {
         sockopt::set_xdp_rx_ring_size(&socket, cells)?;
         sockopt::set_xdp_umem_fill_ring_size(&socket, cells)?;
         sockopt::set_xdp_umem_completion_ring_size(&socket, 2)?;
+
         let offsets = sockopt::xdp_mmap_offsets(&socket)?;
         let rx = Ring::map(&socket, XDP_PGOFF_RX_RING, &offsets.rx, cells)?;
         let fill = Ring::map(&socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, cells)?;
+
         bind_patiently(&socket, ifindex, queue)?;
         let count = Count::default();
         let mut receiver = Self { rx, fill, memory, count, socket, _program: Arc::clone(program) };
         receiver.post_all(cells);
         program.1.update_fd(queue, &receiver.socket)?;
+
         Ok(receiver)
     }
 
@@ -182,14 +199,18 @@ impl Receiver {
             if stopped.load(Ordering::Relaxed) {
                 break;
             }
+
             match arguments.wait {
                 Wait::Spin => std::hint::spin_loop(),
                 Wait::Poll => self.poll(),
                 Wait::Sleep(time) => thread::sleep(time),
             }
         }
+
         let lost = sockopt::xdp_statistics(&self.socket)?;
-        self.count.dropped = Dropped { no_cell: lost.rx_dropped, ring_full: lost.rx_ring_full.unwrap_or(0) };
+        self.count.dropped =
+            Dropped { no_cell: lost.rx_dropped, ring_full: lost.rx_ring_full.unwrap_or(0) };
+
         Ok(self.count)
     }
 
@@ -212,9 +233,10 @@ impl Receiver {
         if count == 0 {
             return 0;
         }
+
         for ahead in 0..count {
-            // SAFETY: the kernel is trusted to have filled the slot with a packet of our memory. There
-            // are as many slots for cells as cells, so each that was received has one.
+            // SAFETY: the kernel is trusted to have filled the slot with a packet of our memory.
+            // There are as many slots for cells as cells, so each that was received has one.
             unsafe {
                 let XdpDesc { addr, len, .. } = *self.rx.slot(ahead);
                 let packet = self.memory.add(addr as usize);
@@ -225,8 +247,10 @@ impl Receiver {
                 self.fill.slot(ahead).write(addr & !u64::from(CELL_BYTES - 1));
             }
         }
+
         self.fill.index = self.fill.index.wrapping_add(count);
         self.rx.index = self.rx.index.wrapping_add(count);
+
         // SAFETY: the rings stay mapped.
         unsafe {
             (*self.fill.producer).store(self.fill.index, Ordering::Release);
@@ -235,6 +259,7 @@ impl Receiver {
                 self.wake();
             }
         }
+
         self.count.delivered += u64::from(count);
         count
     }
@@ -257,7 +282,9 @@ impl Receiver {
 fn register_cells(socket: &OwnedFd, cells: u32) -> io::Result<*mut u8> {
     let bytes = cells as usize * CELL_BYTES as usize;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping at a place of the kernel's choosing, which stays until the process ends.
+
+    // SAFETY: a fresh mapping at a place of the kernel's choosing, which stays until the process
+    // ends.
     let memory = unsafe {
         let memory = mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)?;
         let _ = madvise(memory, bytes, Advice::LinuxHugepage);
@@ -272,6 +299,7 @@ fn register_cells(socket: &OwnedFd, cells: u32) -> io::Result<*mut u8> {
         tx_metadata_len: 0,
     };
     sockopt::set_xdp_umem_reg(socket, registration)?;
+
     Ok(memory.cast())
 }
 
@@ -288,7 +316,8 @@ fn attach(ifindex: u32, queues: u32) -> Outcome<(Link, Map)> {
     program.mov(Reg::R3, XDP_PASS);
     program.call(Helper::RedirectMap);
     program.exit();
-    let program = Program::load(ProgramKind::Xdp, "bare", &program.finish()?, LoadOptions::default())?;
+    let program =
+        Program::load(ProgramKind::Xdp, "bare", &program.finish()?, LoadOptions::default())?;
     Ok((Link::attach_xdp(&program, ifindex, XdpMode::Native)?, sockets))
 }
 
@@ -298,7 +327,9 @@ fn bind_patiently(socket: &OwnedFd, ifindex: u32, queue: u32) -> io::Result<()> 
     let deadline = Instant::now() + BUSY_RETRY_TIME;
     loop {
         match bind(socket.as_fd(), &SocketAddrXdp::new(flags, ifindex, queue)) {
-            Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            Err(Errno::BUSY) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(5))
+            }
             outcome => return Ok(outcome?),
         }
     }

@@ -63,8 +63,9 @@ impl From<EngineName> for Engine {
 /// If the kernel returns an error, or the ledger's count differs from the workers' counts.
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let handler = Handler::new(&arguments.handler)?;
-    let builder =
-        Capture::on(&*arguments.interface).engine(arguments.engine.into()).workers(arguments.workers);
+    let builder = Capture::on(&*arguments.interface)
+        .engine(arguments.engine.into())
+        .workers(arguments.workers);
     let builder = builder.chunk(arguments.chunk).pool(arguments.pool);
     let builder = match arguments.threshold {
         Some(percent) => builder.advanced(percent / 100.0),
@@ -72,15 +73,20 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     };
     let capture = builder.open()?;
     let workers = capture.workers();
-    let mut count = on_threads(workers, &arguments.interface, &handler, |worker, handler, stopped| {
-        receive(worker, handler, &capture, stopped)
-    })?;
+    let mut count =
+        on_threads(workers, &arguments.interface, &handler, |worker, handler, stopped| {
+            receive(worker, handler, &capture, stopped)
+        })?;
+
     let ledger = capture.close();
     if ledger.total.delivered != count.delivered {
         return Err(format!("the workers had {} packets: {ledger}", count.delivered).into());
     }
+
     let dropped = ledger.total.dropped;
-    count.dropped = Dropped { no_cell: dropped.no_cell, ring_full: dropped.ring_full + dropped.other };
+    count.dropped =
+        Dropped { no_cell: dropped.no_cell, ring_full: dropped.ring_full + dropped.other };
+
     Report::print(count, &handler)
 }
 
@@ -91,15 +97,18 @@ fn receive(
     stopped: &AtomicBool,
 ) -> Outcome<Count> {
     let mut count = Count::default();
+
     while !worker.is_finished() {
         if stopped.load(Ordering::Relaxed) {
             capture.stop();
         }
+
         let Some(chunk) = worker.next_chunk_timeout(PATIENCE)? else { continue };
         for packet in &chunk {
             count.packet(packet.data(), packet.wire_len());
             handler.packet(packet.data(), packet.wire_len());
         }
+
         handler.wait();
     }
     Ok(count)

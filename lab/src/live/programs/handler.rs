@@ -1,5 +1,5 @@
-//! The handler of all receivers: the paper's pkt_handler, which applies a filter x times to every packet; or one
-//! that waits instead, so a few CPUs can simulate many slow ones.
+//! The handler of all receivers: the paper's pkt_handler, which applies a filter x times to every
+//! packet; or one that waits instead, so a few CPUs can simulate many slow ones.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -126,7 +126,8 @@ fn apply(interpreter: &Interpreter, times: u32, data: &[u8], wire_bytes: u32) {
     }
 }
 
-/// The time of one application of the filter to `packet`, in nanoseconds: the minimum of some rounds.
+/// The time of one application of the filter to `packet`, in nanoseconds: the minimum of some
+/// rounds.
 ///
 /// # Errors
 ///
@@ -134,7 +135,9 @@ fn apply(interpreter: &Interpreter, times: u32, data: &[u8], wire_bytes: u32) {
 pub fn application_ns(packet: &[u8]) -> Outcome<f64> {
     const TIMES: u32 = 20_000;
     let handler = Handler::new(&Options { times: TIMES, ..Options::default() })?;
-    let Some(interpreter) = handler.interpreter else { return Err("a handler without a filter".into()) };
+    let Some(interpreter) = handler.interpreter else {
+        return Err("a handler without a filter".into());
+    };
     let round = || {
         let begin = Instant::now();
         apply(&interpreter, TIMES, packet, packet.len() as u32);

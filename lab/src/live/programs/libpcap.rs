@@ -1,5 +1,5 @@
-//! The core of programs that use libpcap: `pcap_loop` and a callback. With several rings it has a handle and a thread
-//! per ring, joined by PACKET_FANOUT on the handles' sockets.
+//! The core of programs that use libpcap: `pcap_loop` and a callback. With several rings it has a
+//! handle and a thread per ring, joined by PACKET_FANOUT on the handles' sockets.
 //!
 //! libpcap is opened at run time, as for filters: the lab does not need its header.
 #![allow(unsafe_code)]
@@ -97,6 +97,7 @@ impl Libpcap {
         let opened = NAMES.iter().map(|name| unsafe { Library::new(name) });
         let library = opened.reduce(Result::or).ok_or("a library has a name")?;
         let library: &'static Library = Box::leak(Box::new(library?));
+
         // SAFETY: the signatures are those of pcap.h, which libpcap does not change.
         unsafe {
             Ok(Self {
@@ -158,8 +159,8 @@ struct Handle {
     raw: NonNull<Raw>,
 }
 
-// SAFETY: libpcap does not tie a handle to a thread. `pcap_breakloop` is the only function called while another
-// thread uses the handle, and is designed for that.
+// SAFETY: libpcap does not tie a handle to a thread. `pcap_breakloop` is the only function called
+// while another thread uses the handle, and is designed for that.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -174,10 +175,14 @@ impl Handle {
     fn open(libpcap: Libpcap, arguments: &Arguments) -> Outcome<Self> {
         let device = CString::new(&*arguments.interface)?;
         let mut message: [c_char; 256] = [0; 256];
-        // SAFETY: the name ends in a zero, and libpcap writes no more than PCAP_ERRBUF_SIZE (256) bytes.
+
+        // SAFETY: the name ends in a zero, and libpcap writes no more than PCAP_ERRBUF_SIZE (256)
+        // bytes.
         let raw = unsafe { (libpcap.create)(device.as_ptr(), message.as_mut_ptr()) };
         let handle = Self { libpcap, raw: NonNull::new(raw).ok_or("pcap_create")? };
-        let (buffer_bytes, raw) = ((arguments.buffer * 1024 * 1024) as c_int, handle.raw.as_ptr());
+        let buffer_bytes = (arguments.buffer * 1024 * 1024) as c_int;
+        let raw = handle.raw.as_ptr();
+
         // SAFETY: the handle is new and not active yet.
         let status = unsafe {
             (libpcap.set_snaplen)(raw, SNAP_LEN);
@@ -205,24 +210,30 @@ impl Handle {
     fn receive(self, handler: Handler, stopped: &AtomicBool) -> Outcome<Count> {
         let mut work = Work { handler, count: Count::default() };
         let done = AtomicBool::new(false);
+
         let status = thread::scope(|scope| {
             scope.spawn(|| self.break_when(stopped, &done));
             let user = std::ptr::from_mut(&mut work).cast();
             // SAFETY: the callback gets `work`, which has no other user until the loop is over.
-            let status = unsafe { (self.libpcap.run_loop)(self.raw.as_ptr(), -1, handle_packet, user) };
+            let status =
+                unsafe { (self.libpcap.run_loop)(self.raw.as_ptr(), -1, handle_packet, user) };
             done.store(true, Ordering::Relaxed);
             self.drain(user);
             status
         });
         const BROKEN: c_int = -2;
+
         if status != BROKEN {
             return Err(self.error());
         }
+
         let mut statistics = Statistics::default();
+
         // SAFETY: libpcap writes its three numbers.
         if unsafe { (self.libpcap.stats)(self.raw.as_ptr(), &mut statistics) } < 0 {
             return Err(self.error());
         }
+
         work.count.dropped = Dropped { no_cell: statistics.dropped.into(), ring_full: 0 };
         Ok(work.count)
     }
@@ -250,8 +261,13 @@ impl Handle {
     }
 }
 
-unsafe extern "C" fn handle_packet(user: *mut c_uchar, header: *const Header, data: *const c_uchar) {
-    // SAFETY: `user` is the `Work` that was passed to the loop, and libpcap guarantees header and data.
+unsafe extern "C" fn handle_packet(
+    user: *mut c_uchar,
+    header: *const Header,
+    data: *const c_uchar,
+) {
+    // SAFETY: `user` is the `Work` that was passed to the loop, and libpcap guarantees header and
+    // data.
     let (work, header, data) = unsafe {
         let header = &*header;
         let data = std::slice::from_raw_parts(data, header.captured_bytes as usize);

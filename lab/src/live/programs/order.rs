@@ -1,9 +1,9 @@
-//! The order in which the packets of each flow were processed, and the number of threads: the cost of load sharing
-//! besides processor time.
+//! The order in which the packets of each flow were processed, and the number of threads: the cost
+//! of load sharing besides processor time.
 //!
-//! A packet counts as processed when the core that its thread simulates has finished it: after the packets that this
-//! thread took before it, one by one. So two threads that hold packets of one flow at the same time behave as on
-//! separate cores.
+//! A packet counts as processed when the core that its thread simulates has finished it: after the
+//! packets that this thread took before it, one by one. So two threads that hold packets of one
+//! flow at the same time behave as on separate cores.
 
 use std::collections::HashMap;
 use std::mem;
@@ -79,22 +79,33 @@ impl Book {
     pub fn order(&self) -> Order {
         let logs = mem::take(&mut *self.logs.lock().unwrap_or_else(PoisonError::into_inner));
         let mut flows: HashMap<(u16, u16), Vec<Step>> = HashMap::new();
+
         for (thread, log) in logs.into_iter().enumerate() {
             for Processed { queue, source_port, sequence, at_ns } in log {
-                flows.entry((queue, source_port)).or_default().push(Step { at_ns, sequence, thread });
+                flows.entry((queue, source_port)).or_default().push(Step {
+                    at_ns,
+                    sequence,
+                    thread,
+                });
             }
         }
+
         let mut order = Order { flows: flows.len() as u64, ..Order::default() };
+
         for packets in flows.values_mut() {
             packets.sort_unstable();
             order.packets += packets.len() as u64;
-            order.shared_flows += u64::from(packets.iter().any(|step| step.thread != packets[0].thread));
+            order.shared_flows +=
+                u64::from(packets.iter().any(|step| step.thread != packets[0].thread));
+
             let mut latest = 0;
+
             for step in &*packets {
                 order.out_of_order += u64::from(step.sequence < latest);
                 latest = latest.max(step.sequence);
             }
         }
+
         order
     }
 }
@@ -121,7 +132,8 @@ impl Log {
         // A packet with a stamp has ports.
         let Some(Stamp { queue, sequence }) = Stamp::of(frame) else { return };
         let source_port = u16::from_be_bytes([frame[SOURCE_PORT], frame[SOURCE_PORT + 1]]);
-        let (sequence, at_ns) = (sequence as u32, self.free_at_ns);
+        let sequence = sequence as u32;
+        let at_ns = self.free_at_ns;
         self.processed.push(Processed { queue, source_port, sequence, at_ns });
     }
 }
@@ -145,20 +157,26 @@ mod tests {
         if !privileged() {
             return;
         }
+
         let here = Namespace::new().unwrap();
         let pair = VethPair::new((&here, "a0"), (&here, "a1"), 1, 1500).unwrap();
-        let traffic = |flow: u16| Traffic { source_port: 2000 + flow, ..Traffic::to(&pair.receiver) };
+        let traffic =
+            |flow: u16| Traffic { source_port: 2000 + flow, ..Traffic::to(&pair.receiver) };
         let frame = |flow, sequence: u64| traffic(flow).frame(Stamp { queue: 0, sequence });
         let book = Book::begin();
-        let (mut first, mut second) = (book.log(COST), book.log(COST));
-        // The first thread finishes flow 0's packets 0, 1, 2 at 100, 200 and 300, the second thread finishes its
-        // packets 3 and 4 at 250 and 350: only packet 2 is finished after a later one.
+        let mut first = book.log(COST);
+        let mut second = book.log(COST);
+
+        // The first thread finishes flow 0's packets 0, 1, 2 at 100, 200 and 300, the second thread
+        // finishes its packets 3 and 4 at 250 and 350: only packet 2 is finished after a later one.
         (0..3).for_each(|sequence| first.note_at(0, &frame(0, sequence)));
         (3..5).for_each(|sequence| second.note_at(150, &frame(0, sequence)));
+
         // Flow 1 is processed by the second thread alone, in order.
         (0..4).for_each(|sequence| second.note_at(0, &frame(1, sequence)));
         second.note_at(0, &[0; 60]);
         drop((first, second));
+
         let order = book.order();
         assert_eq!(order, Order { packets: 9, out_of_order: 1, flows: 2, shared_flows: 1 });
         assert_eq!(Order::default().out_of_order_percent(), 0.0);

@@ -1,5 +1,5 @@
-//! AF_PACKET rings as in the kernel's packet_mmap documentation: TPACKET_V3, a thread for each, joined by
-//! PACKET_FANOUT. Blocks are processed in place and returned in order.
+//! AF_PACKET rings as in the kernel's packet_mmap documentation: TPACKET_V3, a thread for each,
+//! joined by PACKET_FANOUT. Blocks are processed in place and returned in order.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,7 +15,8 @@ use super::{Count, Dropped, Report, on_threads};
 use crate::live::Outcome;
 
 const BLOCK_BYTES: u32 = 256 * 1024;
-/// One page per packet; TPACKET_V3 does not use this size, and the kernel only checks that it divides a block.
+/// One page per packet; TPACKET_V3 does not use this size, and the kernel only checks that it
+/// divides a block.
 const FRAME_BYTES: u32 = 2048;
 /// Milliseconds after which a partly filled block is handed over.
 const BLOCK_TIMEOUT_MS: u32 = 10;
@@ -78,7 +79,13 @@ fn set_option<T>(socket: &impl AsRawFd, name: i32, value: &T) -> io::Result<()> 
     let bytes = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel reads `bytes` bytes of `value`.
     let status = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, name, ptr::from_ref(value).cast(), bytes)
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            name,
+            ptr::from_ref(value).cast(),
+            bytes,
+        )
     };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -112,14 +119,17 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     fn open(interface: &str, buffer_mib: u32) -> Outcome<Self> {
-        // Bound last, so that no packets arrive before the ring exists. SAFETY: no memory is involved.
+        // Bound last, so that no packets arrive before the ring exists. SAFETY: no memory is
+        // involved.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error().into());
         }
+
         // SAFETY: a new descriptor from the kernel.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         set_option(&socket, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as i32))?;
+
         let block_count = (buffer_mib * 1024 * 1024 / BLOCK_BYTES).max(2);
         let request = libc::tpacket_req3 {
             tp_block_size: BLOCK_BYTES,
@@ -131,9 +141,12 @@ impl Ring {
             tp_feature_req_word: 0,
         };
         set_option(&socket, libc::PACKET_RX_RING, &request)?;
+
         let bytes = BLOCK_BYTES as usize * block_count as usize;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping at a place of the kernel's choosing, which stays until the process ends.
+
+        // SAFETY: a fresh mapping at a place of the kernel's choosing, which stays until the
+        // process ends.
         let blocks = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -147,6 +160,7 @@ impl Ring {
         if blocks == libc::MAP_FAILED {
             return Err(io::Error::last_os_error().into());
         }
+
         bind(&socket, netdevice::name_to_index(&socket, interface)?)?;
         Ok(Self { socket, blocks: blocks.cast(), block_count })
     }
@@ -171,7 +185,8 @@ impl Ring {
             if stopped.load(Ordering::Relaxed) {
                 return false;
             }
-            let mut polled = [libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            let mut polled =
+                [libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
             // SAFETY: one descriptor is given and counted.
             unsafe { libc::poll(polled.as_mut_ptr(), 1, POLL_MS) };
         }
@@ -179,8 +194,10 @@ impl Ring {
     }
 
     fn drops(&self) -> io::Result<u64> {
-        let mut statistics = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
+        let mut statistics =
+            libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
         let mut bytes = size_of_val(&statistics) as libc::socklen_t;
+
         // SAFETY: the kernel writes at most `bytes` bytes into `statistics`.
         let status = unsafe {
             let place = ptr::from_mut(&mut statistics).cast();
@@ -207,6 +224,7 @@ fn bind(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
         sll_addr: [0; 8],
     };
     let bytes = size_of_val(&address) as libc::socklen_t;
+
     // SAFETY: the kernel reads `bytes` bytes of `address`.
     let status = unsafe { libc::bind(socket.as_raw_fd(), ptr::from_ref(&address).cast(), bytes) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -215,19 +233,24 @@ fn bind(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
 /// The status word of the block.
 fn status_of<'a>(block: *mut u8) -> &'a AtomicU32 {
     const OFFSET: usize = std::mem::offset_of!(libc::tpacket_block_desc, hdr);
-    // SAFETY: the block is mapped until the process ends, and both sides treat the word as atomic. It is the
-    // first of the header.
+    // SAFETY: the block is mapped until the process ends, and both sides treat the word as atomic.
+    // It is the first of the header.
     unsafe { &*block.wrapping_add(OFFSET).cast::<AtomicU32>() }
 }
 
 fn handle_block(block: *mut u8, handler: &mut Handler, count: &mut Count) {
-    // SAFETY: the kernel has handed the block over, and it is trusted to have written its own structures.
+    // SAFETY: the kernel has handed the block over, and it is trusted to have written its own
+    // structures.
     unsafe {
         let header = &(*block.cast::<libc::tpacket_block_desc>()).hdr.bh1;
         let mut at = block.add(header.offset_to_first_pkt as usize);
+
         for _ in 0..header.num_pkts {
             let packet = &*at.cast::<libc::tpacket3_hdr>();
-            let data = std::slice::from_raw_parts(at.add(packet.tp_mac.into()), packet.tp_snaplen as usize);
+            let data = std::slice::from_raw_parts(
+                at.add(packet.tp_mac.into()),
+                packet.tp_snaplen as usize,
+            );
             count.packet(data, packet.tp_len);
             handler.packet(data, packet.tp_len);
             at = at.add(packet.tp_next_offset as usize);

@@ -102,22 +102,36 @@ mod tests {
         let settings = &mut host["nics"][0]["settings"];
         settings["rx_ring"] = json!({ "descriptors": 256, "descriptors_max": 4096 });
         settings["channels"]["combined"] = 1.into();
+
         let host: Host = serde_json::from_value(host).unwrap();
         let causes = causes(checks::diagnose(&host));
+
         let of = |bottleneck, interface: &str| {
-            let mut explaining = causes.iter().filter(|cause| cause.explains(bottleneck, interface));
+            let mut explaining =
+                causes.iter().filter(|cause| cause.explains(bottleneck, interface));
             explaining.next().map(|cause| cause.text.clone())
         };
         let device = of(Bottleneck::Device, &name).unwrap();
         assert!(device.contains("fix: ethtool -"), "{device}");
+
         let pool = of(Bottleneck::Pool, &name).unwrap();
-        assert!(pool.contains("receive queues in use") && pool.contains("; fix: ethtool -L"), "{pool}");
+        assert!(
+            pool.contains("receive queues in use") && pool.contains("; fix: ethtool -L"),
+            "{pool}"
+        );
+
         let elsewhere = causes.iter().filter(|cause| cause.explains(Bottleneck::Pool, "another0"));
         assert!(elsewhere.into_iter().all(|cause| cause.interface.is_none()), "{causes:?}");
+
         let ring_size = causes.iter().find(|cause| cause.check == "ring-size").unwrap();
         assert!(
-            ring_size.explains(Bottleneck::Device, &name) && !ring_size.explains(Bottleneck::Pool, &name)
+            ring_size.explains(Bottleneck::Device, &name)
+                && !ring_size.explains(Bottleneck::Pool, &name)
         );
-        assert!(ring_size.text.ends_with(&format!("fix: ethtool -G {name} rx 4096")), "{}", ring_size.text);
+        assert!(
+            ring_size.text.ends_with(&format!("fix: ethtool -G {name} rx 4096")),
+            "{}",
+            ring_size.text
+        );
     }
 }

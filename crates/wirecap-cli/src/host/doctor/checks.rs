@@ -22,6 +22,7 @@ use super::host::Host;
 /// Everything that is wrong with the host, the worst first.
 pub(crate) fn diagnose(host: &Host) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
+
     for nic in &host.nics {
         support::check(nic, host, &mut diagnosis);
         frames::check(nic, host, &mut diagnosis);
@@ -29,10 +30,12 @@ pub(crate) fn diagnose(host: &Host) -> Diagnosis {
         processors::check_nic(nic, host, &mut diagnosis);
         stack::check_nic(nic, host, &mut diagnosis);
     }
+
     processors::check(host, &mut diagnosis);
     stack::check(host, &mut diagnosis);
     memory::check(host, &mut diagnosis);
     storage::check(host, &mut diagnosis);
+
     // Stable: the interfaces stay in their order.
     diagnosis.findings.sort_by_key(|finding| finding.severity);
     diagnosis

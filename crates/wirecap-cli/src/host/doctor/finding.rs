@@ -65,7 +65,8 @@ pub(crate) struct Finding {
     pub(crate) commands: Vec<String>,
     /// The fix, if there is no command for it.
     pub(crate) advice: Option<String>,
-    /// The changes made by `--fix`: exact, reversible, and without interrupting the host's own traffic. Empty if there are none.
+    /// The changes made by `--fix`: exact, reversible, and without interrupting the host's own
+    /// traffic. Empty if there are none.
     pub(crate) changes: Vec<Change>,
 }
 
@@ -153,9 +154,13 @@ impl Setting {
                 words(format!("ethtool -K {interface} {} {value}", short_feature(name)))
             }
             Self::RxRing { interface } => words(format!("ethtool -G {interface} rx {value}")),
-            Self::CombinedChannels { interface } => words(format!("ethtool -L {interface} combined {value}")),
+            Self::CombinedChannels { interface } => {
+                words(format!("ethtool -L {interface} combined {value}"))
+            }
             Self::RxChannels { interface } => words(format!("ethtool -L {interface} rx {value}")),
-            Self::RxUsecs { interface } => words(format!("ethtool -C {interface} rx-usecs {value}")),
+            Self::RxUsecs { interface } => {
+                words(format!("ethtool -C {interface} rx-usecs {value}"))
+            }
             Self::Pause { interface } => words(format!("ethtool -A {interface} {value}")),
             Self::HashFields { interface, flow_type } => {
                 words(format!("ethtool -N {interface} rx-flow-hash {flow_type} {value}"))
@@ -216,21 +221,33 @@ impl Setting {
         if let Some(file) = self.file() {
             return host.text(&file).ok().map(chosen).map(str::to_owned);
         }
+
         let name = self.interface()?;
         let nic = host.nics.iter().find(|nic| nic.name == name)?;
         let settings = &nic.settings;
+
         match self {
-            Self::Feature { name, .. } => nic.feature(name).map(|feature| on_off(feature.active).to_owned()),
+            Self::Feature { name, .. } => {
+                nic.feature(name).map(|feature| on_off(feature.active).to_owned())
+            }
             Self::RxRing { .. } => settings.rx_ring.map(|ring| ring.descriptors.to_string()),
-            Self::CombinedChannels { .. } => settings.channels.map(|channels| channels.combined.to_string()),
+            Self::CombinedChannels { .. } => {
+                settings.channels.map(|channels| channels.combined.to_string())
+            }
             Self::RxChannels { .. } => settings.channels.map(|channels| channels.rx.to_string()),
-            Self::RxUsecs { .. } => settings.rx_coalescing.map(|coalescing| coalescing.usecs.to_string()),
+            Self::RxUsecs { .. } => {
+                settings.rx_coalescing.map(|coalescing| coalescing.usecs.to_string())
+            }
             Self::Pause { .. } => settings.pause.map(|pause| {
-                let (autoneg, rx, tx) = (on_off(pause.autonegotiate), on_off(pause.rx), on_off(pause.tx));
+                let autoneg = on_off(pause.autonegotiate);
+                let rx = on_off(pause.rx);
+                let tx = on_off(pause.tx);
                 format!("autoneg {autoneg} rx {rx} tx {tx}")
             }),
             Self::HashFields { flow_type, .. } => settings.hash_fields.get(flow_type).cloned(),
-            Self::HashKey { .. } => settings.spreading.as_ref().map(|spreading| hex(&spreading.key)),
+            Self::HashKey { .. } => {
+                settings.spreading.as_ref().map(|spreading| hex(&spreading.key))
+            }
             Self::Mtu { .. } => Some(nic.mtu.to_string()),
             Self::Link { .. } => Some(if nic.up { "up" } else { "down" }.to_owned()),
             Self::WithoutIpv6 { .. } | Self::Sysctl { .. } | Self::File { .. } => None,
@@ -240,7 +257,8 @@ impl Setting {
 
 /// The selected entry of a file that lists the choices: `always [madvise] never`.
 pub(crate) fn chosen(text: &str) -> &str {
-    let bracketed = text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    let bracketed =
+        text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
     bracketed.unwrap_or(text)
 }
 
@@ -266,7 +284,11 @@ fn short_feature(name: &str) -> &str {
 
 impl Finding {
     /// About the host.
-    pub(crate) fn of_host(check: &'static str, severity: Severity, title: impl Into<String>) -> Self {
+    pub(crate) fn of_host(
+        check: &'static str,
+        severity: Severity,
+        title: impl Into<String>,
+    ) -> Self {
         Self {
             check,
             severity,
@@ -364,7 +386,12 @@ impl Diagnosis {
         self.findings.push(finding);
     }
 
-    pub(crate) fn cannot_see(&mut self, nic: Option<&Nic>, what: impl Into<String>, why: impl Into<String>) {
+    pub(crate) fn cannot_see(
+        &mut self,
+        nic: Option<&Nic>,
+        what: impl Into<String>,
+        why: impl Into<String>,
+    ) {
         let interface = nic.map(|nic| nic.name.clone());
         let unseen = Unseen { interface, what: what.into(), why: why.into() };
         if !self.unseen.contains(&unseen) {

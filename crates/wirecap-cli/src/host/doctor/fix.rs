@@ -1,7 +1,8 @@
 //! `--fix` makes the changes of findings, and `--undo` reverts exactly those.
 //!
-//! A change is in the journal, on disk, before it is made. Afterwards the driver's value is read back. The kernel forgets all
-//! these settings at a reboot, and so does the journal: it is in /run. `wirecap dedicate` has such a journal for each interface.
+//! A change is in the journal, on disk, before it is made. Afterwards the driver's value is read
+//! back. The kernel forgets all these settings at a reboot, and so does the journal: it is in /run.
+//! `wirecap dedicate` has such a journal for each interface.
 //!
 //! Only changes are made that have an exact inverse and do not interrupt the host's own traffic:
 //! rings, queues, pause frames and the MTU are changed only on interfaces that the host does not
@@ -44,7 +45,8 @@ pub(crate) struct Journal {
 /// A change that was made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Entry {
-    /// The network namespace of the change: in another namespace, the same name is another interface.
+    /// The network namespace of the change: in another namespace, the same name is another
+    /// interface.
     namespace: String,
     change: Change,
 }
@@ -64,13 +66,15 @@ impl Journal {
             }
             file => file.map_err(|error| failed(error.to_string()))?,
         };
+
         // Its contents are executed: it must belong to the same user.
         let owner = file.metadata().map_err(|error| failed(error.to_string()))?.uid();
         if owner != rustix::process::geteuid().as_raw() {
             return Err(failed(format!("it belongs to user {owner} and is ignored")));
         }
-        let entries =
-            serde_json::from_reader(io::BufReader::new(file)).map_err(|error| failed(error.to_string()))?;
+
+        let entries = serde_json::from_reader(io::BufReader::new(file))
+            .map_err(|error| failed(error.to_string()))?;
         Ok(Self { path: path.to_owned(), entries })
     }
 
@@ -79,16 +83,20 @@ impl Journal {
         if let Some(parent) = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::create_dir_all(parent)?;
         }
+
         let mut name = self.path.clone().into_os_string();
         name.push(".part");
+
         let part = PathBuf::from(name);
         match fs::remove_file(&part) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
+
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&part)?;
         file.write_all(&serde_json::to_vec_pretty(&self.entries)?)?;
         file.sync_all()?;
+
         fs::rename(&part, &self.path)
     }
 
@@ -110,12 +118,15 @@ impl Journal {
                 format!("{} is now {now}, not {from}: not changed", name_of(setting)).into(),
             ));
         }
+
         let namespace = namespace()?;
         self.entries.push(Entry { namespace, change: change.clone() });
+
         let saved = self.saved();
         #[cfg(sabotage)]
         let saved = if crate::sabotage::is("settings-changed-unrecorded") { Ok(()) } else { saved };
         saved?;
+
         let outcome = set(setting, to);
         let now = value_now(setting)?;
         if is_same(&now, from) {
@@ -124,10 +135,12 @@ impl Journal {
             outcome?;
             return Err(Failure::Failed(format!("{} is still {now}", name_of(setting)).into()));
         }
+
         // A driver may round the value.
         if let Some(entry) = self.entries.last_mut() {
             entry.change.to = now;
         }
+
         self.saved()?;
         outcome
     }
@@ -147,20 +160,28 @@ impl Journal {
         Ok(())
     }
 
-    /// Reverts all changes made in this network namespace, the last one first. Returns the reverted ones.
+    /// Reverts all changes made in this network namespace, the last one first. Returns the reverted
+    /// ones.
     pub(crate) fn undo(&mut self) -> Result<Vec<Change>, Failure> {
         let here = namespace()?;
-        let (mut undone, mut failures) = (Vec::new(), 0);
+        let mut undone = Vec::new();
+        let mut failures = 0;
+
         for index in (0..self.entries.len()).rev() {
             #[cfg(sabotage)]
             if crate::sabotage::is("undo-forgets-the-first-change") && index == 0 {
                 break;
             }
+
             let Entry { namespace, change } = self.entries[index].clone();
             if namespace != here && change.setting.interface().is_some() {
-                say(&format!("not changed, in another network namespace: {}", name_of(&change.setting)));
+                say(&format!(
+                    "not changed, in another network namespace: {}",
+                    name_of(&change.setting)
+                ));
                 continue;
             }
+
             match take_back(&change) {
                 Ok(is_done) => {
                     self.entries.remove(index);
@@ -175,12 +196,16 @@ impl Journal {
                 }
             }
         }
+
         if self.entries.is_empty() {
             let _there_was_none = fs::remove_file(&self.path);
         }
+
         match failures {
             0 => Ok(undone),
-            _ => Err(Failure::Failed(format!("{} could not be reverted", changes(failures)).into())),
+            _ => {
+                Err(Failure::Failed(format!("{} could not be reverted", changes(failures)).into()))
+            }
         }
     }
 }
@@ -191,6 +216,7 @@ fn take_back(change: &Change) -> Result<bool, Failure> {
     if is_same(&now, &change.from) {
         return Ok(false);
     }
+
     let is_ours = is_same(&now, &change.to);
     #[cfg(sabotage)]
     let is_ours = is_ours || crate::sabotage::is("undo-reverts-what-others-set");
@@ -202,7 +228,9 @@ fn take_back(change: &Change) -> Result<bool, Failure> {
         ));
         return Ok(false);
     }
+
     set(&change.setting, &change.from)?;
+
     match value_now(&change.setting)? {
         now if is_same(&now, &change.from) => Ok(true),
         now => Err(Failure::Failed(format!("it is {now}, expected {}", change.from).into())),
@@ -216,12 +244,16 @@ pub(crate) fn fix(
     is_agreed: bool,
     shows: bool,
 ) -> Result<(Vec<Change>, usize), Failure> {
-    let (mut made, mut failures) = (Vec::new(), 0);
-    let fixable: Vec<&Finding> = findings.iter().filter(|finding| !finding.changes.is_empty()).collect();
+    let mut made = Vec::new();
+    let mut failures = 0;
+    let fixable: Vec<&Finding> =
+        findings.iter().filter(|finding| !finding.changes.is_empty()).collect();
+
     for (finding, number) in fixable.into_iter().zip(1..) {
         if shows {
             output::printed(write!(io::stdout(), "{}", finding_text(finding, number)))?;
         }
+
         if !is_agreed {
             match ask()? {
                 Answer::Yes => {}
@@ -229,6 +261,7 @@ pub(crate) fn fix(
                 Answer::Quit => break,
             }
         }
+
         for change in &finding.changes {
             match journal.make(change) {
                 Ok(()) => made.push(change.clone()),
@@ -239,6 +272,7 @@ pub(crate) fn fix(
             }
         }
     }
+
     Ok((made, failures))
 }
 
@@ -250,15 +284,18 @@ enum Answer {
 
 fn ask() -> Result<Answer, Failure> {
     let mut stderr = io::stderr();
+
     // If the question cannot be asked, no change is made.
     if write!(stderr, "   Run this? [y/N/q] ").and_then(|()| stderr.flush()).is_err() {
         return Ok(Answer::Quit);
     }
+
     let mut answer = String::new();
     if io::stdin().lock().read_line(&mut answer)? == 0 {
         say("");
         return Ok(Answer::Quit);
     }
+
     Ok(match answer.trim() {
         "y" | "Y" | "yes" => Answer::Yes,
         "q" | "Q" | "quit" => Answer::Quit,
@@ -282,7 +319,8 @@ fn namespace() -> Result<String, Failure> {
 /// The current value of the setting.
 pub(crate) fn value_now(setting: &Setting) -> Result<String, Failure> {
     let name = || name_of(setting);
-    let unknown = |reason: String| Failure::Failed(format!("{} cannot be read: {reason}", name()).into());
+    let unknown =
+        |reason: String| Failure::Failed(format!("{} cannot be read: {reason}", name()).into());
     if let Some(file) = setting.file() {
         let text = fs::read_to_string(file).map_err(|error| unknown(error.to_string()))?;
         return Ok(chosen(text.trim()).to_owned());
@@ -296,15 +334,20 @@ pub(crate) fn value_now(setting: &Setting) -> Result<String, Failure> {
 /// Sets it: a file is written to, and a program is run that must succeed.
 fn set(setting: &Setting, value: &str) -> Result<(), Failure> {
     if let Some(path) = setting.file() {
-        let failed =
-            |error: io::Error| Failure::Failed(format!("cannot write {value} to {path}: {error}").into());
+        let failed = |error: io::Error| {
+            Failure::Failed(format!("cannot write {value} to {path}: {error}").into())
+        };
         let mut file = OpenOptions::new().write(true).truncate(true).open(&path).map_err(failed)?;
         return file.write_all(format!("{value}\n").as_bytes()).map_err(failed);
     }
+
     let words = setting.command(value);
     let failed = |text: String| Failure::Failed(format!("{}: {text}", words.join(" ")).into());
-    let output =
-        Command::new(&words[0]).args(&words[1..]).output().map_err(|error| failed(error.to_string()))?;
+    let output = Command::new(&words[0])
+        .args(&words[1..])
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+
     match output.status.success() {
         true => Ok(()),
         false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
@@ -331,7 +374,9 @@ mod tests {
     #[test]
     fn a_change_of_something_else_is_not_taken_back() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, path) = (folder.path().join("value"), folder.path().join("journal"));
+        let file = folder.path().join("value");
+        let path = folder.path().join("journal");
+
         fs::write(&file, "powersave\n").unwrap();
         let setting = Setting::File { path: file.display().to_string() };
         let change = Change { setting, from: "powersave".to_owned(), to: "performance".to_owned() };
@@ -353,11 +398,15 @@ mod tests {
     #[test]
     fn undo_reverts_exactly_the_changes() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, path) = (folder.path().join("value"), folder.path().join("run/journal"));
+        let file = folder.path().join("value");
+        let path = folder.path().join("run/journal");
+
         fs::write(&file, "0-7\n").unwrap();
         let setting = Setting::File { path: file.display().to_string() };
-        let change = Change { setting: setting.clone(), from: "0-7".to_owned(), to: "1-3".to_owned() };
+        let change =
+            Change { setting: setting.clone(), from: "0-7".to_owned(), to: "1-3".to_owned() };
         Journal::open(&path).unwrap().make(&change).unwrap();
+
         let undone = Journal::open(&path).unwrap().undo().unwrap();
         let expected = [Change { setting, from: "1-3".to_owned(), to: "0-7".to_owned() }];
         assert_eq!(undone, expected, "the reverted changes");
@@ -370,11 +419,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("value");
         fs::write(&file, "1\n").unwrap();
+
         let setting = Setting::File { path: file.display().to_string() };
         let change = Change { setting, from: "1".to_owned(), to: "0".to_owned() };
+
         // A folder cannot be made below a file.
         let mut journal = Journal { path: file.join("journal"), entries: Vec::new() };
         journal.make(&change).unwrap_err();
-        assert_eq!(fs::read_to_string(&file).unwrap(), "1\n", "a change that is not in the journal");
+        assert_eq!(
+            fs::read_to_string(&file).unwrap(),
+            "1\n",
+            "a change that is not in the journal"
+        );
     }
 }

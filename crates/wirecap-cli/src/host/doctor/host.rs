@@ -1,5 +1,5 @@
-//! The readings of a host: the texts of files, and the information of drivers and the engine about each interface. A plain
-//! value, which can be written to a file and evaluated elsewhere.
+//! The readings of a host: the texts of files, and the information of drivers and the engine about
+//! each interface. A plain value, which can be written to a file and evaluated elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,8 @@ pub(crate) struct Nic {
     pub(crate) host_traffic: Option<String>,
     /// The engine that auto selects: `xdp` or `packet`.
     pub(crate) engine: String,
-    /// The rung of `xdp`: `zero-copy`, `native copy` or `generic`; `None` if the kernel does not report it.
+    /// The rung of `xdp`: `zero-copy`, `native copy` or `generic`; `None` if the kernel does not
+    /// report it.
     pub(crate) rung: Option<String>,
     pub(crate) attached_xdp: Vec<Program>,
     /// The bridge, bond or VLAN that gets its frames from it.
@@ -136,8 +137,10 @@ impl Host {
         before: &'a str,
         after: &'a str,
     ) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let range =
-            self.files.range(before.to_owned()..).take_while(move |(path, _)| path.starts_with(before));
+        let range = self
+            .files
+            .range(before.to_owned()..)
+            .take_while(move |(path, _)| path.starts_with(before));
         range.filter_map(move |(path, reading)| match reading {
             Reading::Text(text) => Some((path[before.len()..].strip_suffix(after)?, text.trim())),
             Reading::Failed { .. } => None,
@@ -173,7 +176,8 @@ impl Nic {
         self.kind.is_none() && self.bus_info.is_some()
     }
 
-    /// Whether auto captures from it by a program in the driver, before the stack does anything to a packet.
+    /// Whether auto captures from it by a program in the driver, before the stack does anything to
+    /// a packet.
     pub(crate) fn is_native_xdp(&self) -> bool {
         self.engine == "xdp" && self.rung.as_deref().is_some_and(|rung| rung != "generic")
     }
@@ -182,11 +186,14 @@ impl Nic {
         self.settings.features.get(name).copied()
     }
 
-    /// The time in which the shortest frames at the link's speed fill a receive ring, in microseconds.
+    /// The time in which the shortest frames at the link's speed fill a receive ring, in
+    /// microseconds.
     pub(crate) fn ring_fill_micros(&self) -> Option<u64> {
-        /// Bytes of the shortest frame on the wire: 64 with its check sequence, a preamble of 8, a gap of 12.
+        /// Bytes of the shortest frame on the wire: 64 with its check sequence, a preamble of 8, a
+        /// gap of 12.
         const SHORTEST_FRAME_BITS: u64 = 84 * 8;
-        let (ring, speed) = (self.settings.rx_ring?, u64::from(self.speed_mbps?));
+        let ring = self.settings.rx_ring?;
+        let speed = u64::from(self.speed_mbps?);
         Some(u64::from(ring.descriptors) * SHORTEST_FRAME_BITS / speed.max(1))
     }
 

@@ -1,5 +1,5 @@
-//! Reads a host: exactly the values that the checks need. Nothing is changed or written, except by the disk test that
-//! the user requests.
+//! Reads a host: exactly the values that the checks need. Nothing is changed or written, except by
+//! the disk test that the user requests.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -76,7 +76,8 @@ pub(crate) fn interfaces(names: &[String]) -> Result<Host, Failure> {
         names => names.iter().map(|name| Device::find(name)).collect::<Result<_, _>>()?,
     };
     let mut files = Files::of_the_host();
-    let nics = devices.iter().map(|device| nic(device, &all, &mut files)).collect::<Result<_, _>>()?;
+    let nics =
+        devices.iter().map(|device| nic(device, &all, &mut files)).collect::<Result<_, _>>()?;
     Ok(files.with(nics))
 }
 
@@ -120,8 +121,10 @@ impl Files {
 
     /// The files `name` in the folders in `parent` whose names are `prefix` and a number.
     fn read_numbered(&mut self, parent: &str, prefix: &str, names: &[&str]) -> Vec<String> {
-        let folders: Vec<String> =
-            numbered(parent, prefix).into_iter().map(|number| format!("{parent}/{prefix}{number}")).collect();
+        let folders: Vec<String> = numbered(parent, prefix)
+            .into_iter()
+            .map(|number| format!("{parent}/{prefix}{number}"))
+            .collect();
         for folder in &folders {
             for name in names {
                 self.read(&format!("{folder}/{name}"));
@@ -140,8 +143,9 @@ fn text_of(path: &Path) -> io::Result<String> {
 /// The numbers in the names in a folder that are `prefix` and a number, in order.
 fn numbered(parent: &str, prefix: &str) -> Vec<u32> {
     let names = fs::read_dir(parent).into_iter().flatten().flatten();
-    let mut numbers: Vec<u32> =
-        names.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()).collect();
+    let mut numbers: Vec<u32> = names
+        .filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok())
+        .collect();
     numbers.sort_unstable();
     numbers
 }
@@ -177,6 +181,7 @@ fn nic(device: &Device, all: &[Device], files: &mut Files) -> Result<Nic, Failur
         ChosenEngine::Xdp(rung) => ("xdp", rung.map(|rung| rung.to_string())),
         ChosenEngine::Packet => ("packet", None),
     };
+
     let is_held = !wirecap::holders(device).is_empty();
     let program = |program: &device::AttachedXdp| Program {
         id: program.program_id,
@@ -184,6 +189,7 @@ fn nic(device: &Device, all: &[Device], files: &mut Files) -> Result<Nic, Failur
         owner: program.owner().map(|owner| owner.to_string()),
         ours: is_held,
     };
+
     let mut nic = Nic {
         name: device.name.clone(),
         index: device.index,
@@ -214,17 +220,23 @@ fn nic(device: &Device, all: &[Device], files: &mut Files) -> Result<Nic, Failur
         settings,
         interrupts: Vec::new(),
     };
+
     for name in INTERFACE_FILES {
         files.read(&nic.file(name));
     }
+
     files.read_numbered(&nic.file("queues"), "rx-", &["rps_cpus"]);
+
     if nic.is_hardware() {
         for path in DEVICE_FILES.iter().filter_map(|name| nic.device_file(name)) {
             files.read(&path);
         }
-        nic.interrupts =
-            nic.device_file("msi_irqs").map(|folder| interrupts(&folder, files)).unwrap_or_default();
+        nic.interrupts = nic
+            .device_file("msi_irqs")
+            .map(|folder| interrupts(&folder, files))
+            .unwrap_or_default();
     }
+
     Ok(nic)
 }
 
@@ -240,15 +252,19 @@ fn ports(device: &Device, all: &[Device]) -> Vec<String> {
 /// The interrupts in a device's `msi_irqs`, by the names that /proc/irq has for them.
 fn interrupts(folder: &str, files: &mut Files) -> Vec<Interrupt> {
     let mut interrupts = Vec::new();
+
     for number in numbered(folder, "") {
         let place = format!("/proc/irq/{number}");
         files.read(&format!("{place}/smp_affinity_list"));
         files.read(&format!("{place}/effective_affinity_list"));
+
         let entries = fs::read_dir(&place).into_iter().flatten().flatten();
         let action = entries
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .map(|entry| entry.file_name());
-        interrupts.extend(action.map(|name| Interrupt { number, name: name.to_string_lossy().into_owned() }));
+        interrupts.extend(
+            action.map(|name| Interrupt { number, name: name.to_string_lossy().into_owned() }),
+        );
     }
     interrupts
 }
@@ -272,14 +288,18 @@ fn ahead(file: &str) -> io::Result<i64> {
 
 /// The disk of a directory; `None` if it is not on a disk, but in memory or on the network.
 pub(crate) fn disk(directory: &Path, write_test: bool) -> Result<Option<Disk>, Failure> {
-    let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", directory.display()).into());
+    let failed =
+        |error: io::Error| Failure::Failed(format!("{}: {error}", directory.display()).into());
     let number = fs::metadata(directory).map_err(failed)?.dev();
     let measured = if write_test { Some(write_speed(directory).map_err(failed)?) } else { None };
     let folder = format!("/sys/dev/block/{}:{}", major(number), minor(number));
     let Ok(place) = fs::canonicalize(&folder) else { return Ok(None) };
+
     // A partition has no queue; its parent folder is the disk's.
     let queue = [place.join("queue/rotational"), place.join("../queue/rotational")];
-    let rotational = queue.iter().find_map(|path| text_of(path).ok()).map(|text| text.trim() == "1");
+    let rotational =
+        queue.iter().find_map(|path| text_of(path).ok()).map(|text| text.trim() == "1");
+
     Ok(Some(Disk {
         directory: directory.display().to_string(),
         folder,
@@ -291,7 +311,8 @@ pub(crate) fn disk(directory: &Path, write_test: bool) -> Result<Option<Disk>, F
 
 /// Writes an unnamed file and syncs it. Returns bytes per second.
 fn write_speed(directory: &Path) -> io::Result<u64> {
-    let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
+    let flags =
+        rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(directory, flags, rustix::fs::Mode::RUSR)?);
     let block = vec![0xa5_u8; 1 << 20];
     let start = Instant::now();

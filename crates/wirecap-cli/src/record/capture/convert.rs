@@ -1,5 +1,5 @@
-//! `wirecap capture -r`: copies the matching packets of a savefile to another one, with all other contents that the
-//! format can store.
+//! `wirecap capture -r`: copies the matching packets of a savefile to another one, with all other
+//! contents that the format can store.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::fstat;
 use wirecap::filter::{CompiledFilter, Context, FilterRequest};
 use wirecap::savefile::{
-    Conversion, ConversionError, Converted, Format, Interface, LeftOut, LinkType, Reader, Record, Sink,
+    Conversion, ConversionError, Converted, Format, Interface, LeftOut, LinkType, Reader, Record,
+    Sink,
 };
 use wirecap::{Account, Ledger, Recorded, RingLedger, grouped};
 use wirecap_units::error::causes;
@@ -34,8 +35,11 @@ pub(super) fn refuse_itself(source: &Path, arguments: &Arguments) -> Result<(), 
         false => fs::metadata(&arguments.write).ok().map(|metadata| same_file(&metadata)),
     };
     match written {
-        Some(written) if written == read && fs::metadata(source).is_ok_and(|metadata| metadata.is_file()) => {
-            let (source, name) = (source.display(), arguments.name());
+        Some(written)
+            if written == read && fs::metadata(source).is_ok_and(|metadata| metadata.is_file()) =>
+        {
+            let source = source.display();
+            let name = arguments.name();
             Err(Failure::Usage(format!("{name} is the input file {source}: write to another one")))
         }
         _ => Ok(()),
@@ -59,17 +63,21 @@ pub(super) fn run<S: Sink>(
     let mut filter = FileFilter::new(arguments.filter.request()?, source);
     let deadline = options.duration.map(|duration| begun + duration);
     let interruption = Interruption::watch()?;
-    let cannot =
-        |problem: &dyn std::fmt::Display| Failure::Failed(format!("{}: {problem}", source.display()).into());
-    let file = File::open(source)
-        .map_err(|error| Failure::Failed(format!("cannot open {}: {error}", source.display()).into()))?;
+    let cannot = |problem: &dyn std::fmt::Display| {
+        Failure::Failed(format!("{}: {problem}", source.display()).into())
+    };
+    let file = File::open(source).map_err(|error| {
+        Failure::Failed(format!("cannot open {}: {error}", source.display()).into())
+    })?;
     let reader = Reader::from_start(file).map_err(|error| cannot(&causes(&error)))?;
+
     filter.check(source)?;
     eprintln!("reading {}", source.display());
 
     let writing = Writing::to(arguments.name());
     let output = create(deadline)?;
     let sink = TimedSink::new(output.sink, &writing);
+
     let snap_len = match options.interfaces.snap_len {
         wirecap::DEFAULT_SNAP_LEN => 0,
         snap_len => snap_len,
@@ -80,6 +88,7 @@ pub(super) fn run<S: Sink>(
     let mut account = Account { filtered: Some(0), ..Account::default() };
     let mut is_unreadable = false;
     let mut steps = 0;
+
     let outcome = loop {
         let mut wire_len = 0;
         let step = conversion.step(|record, interfaces| {
@@ -95,7 +104,9 @@ pub(super) fn run<S: Sink>(
                     pipe.packet_ends_at(conversion.writer().file_bytes());
                 }
             }
-            Ok(Converted::Other) => account.filtered = account.filtered.map(|filtered| filtered + 1),
+            Ok(Converted::Other) => {
+                account.filtered = account.filtered.map(|filtered| filtered + 1)
+            }
             Ok(Converted::Block) => {}
             Ok(Converted::End) => break Ok(()),
             Err(ConversionError::Write(error)) => break Err(Failure::from(error)),
@@ -108,17 +119,21 @@ pub(super) fn run<S: Sink>(
             break Err(failure);
         }
         steps += 1;
-        let is_over = || interruption.came() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let is_over =
+            || interruption.came() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if left == 0 || steps % LOOK_PACKETS == 0 && is_over() {
             break Ok(());
         }
     };
-    let (written, file_bytes) = (conversion.writer().packets(), conversion.writer().file_bytes());
-    let finished = conversion.finish().and_then(|(writer, left_out)| writer.finish().map(|_| left_out));
+    let written = conversion.writer().packets();
+    let file_bytes = conversion.writer().file_bytes();
+    let finished =
+        conversion.finish().and_then(|(writer, left_out)| writer.finish().map(|_| left_out));
     let whole = match &finished {
         Ok(_) => written,
         Err(error) => recording::safely_written(error).unwrap_or(written),
     };
+
     let (outcome, left_out) = match (outcome, finished) {
         (outcome, Ok(left_out)) => (outcome, left_out),
         (Ok(()), Err(error)) => (Err(error.into()), LeftOut::default()),
@@ -128,18 +143,24 @@ pub(super) fn run<S: Sink>(
     let unread = pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(writing.accepted_bytes()));
     let in_file = recording::in_file(written, whole, unread);
     let mut recorded = Recorded { to: arguments.name(), written, in_file, ..Recorded::default() };
+
     if unread > 0 || output::is_broken_pipe(&outcome) {
         recorded.reader_left(account.delivered);
     }
+
     if outcome.is_ok() {
-        let (packets, bytes) = (grouped(written), size::human_bytes(file_bytes));
+        let packets = grouped(written);
+        let bytes = size::human_bytes(file_bytes);
         eprintln!("wrote {packets} packets, {bytes}, to {}", writing.name());
     }
+
     if left_out != LeftOut::default() {
         announce(&format!("omitted, because pcap cannot store it: {left_out}"));
     }
+
     let ledger = ledger(source, is_unreadable, account, recorded, begun.elapsed());
     options.report_briefly(&ledger, arguments.verbose > 0, arguments.hint())?;
+
     output::unless_broken_pipe(outcome).and(Failure::unless_lossless(&ledger))
 }
 
@@ -152,6 +173,7 @@ fn ledger(
 ) -> Ledger {
     account.offered = account.delivered;
     account.seen = account.filtered.map(|filtered| account.offered + filtered);
+
     let ring = RingLedger { name: source.display().to_string(), account: account.clone() };
     Ledger {
         engine: "file",
@@ -187,8 +209,8 @@ impl<'a> FileFilter<'a> {
         Self { request, source, compiled: Vec::new(), failure: None }
     }
 
-    /// Finds a fault before anything is written: for a pipe, which can be read only once, a fault of the first
-    /// packet.
+    /// Finds a fault before anything is written: for a pipe, which can be read only once, a fault
+    /// of the first packet.
     fn check(&self, source: &Path) -> Result<(), Failure> {
         if !fs::metadata(source).is_ok_and(|metadata| metadata.is_file()) {
             return Ok(());
@@ -200,8 +222,9 @@ impl<'a> FileFilter<'a> {
 
     fn compile(&self, link_type: LinkType) -> Result<Option<CompiledFilter>, Failure> {
         let Some(request) = &self.request else { return Ok(None) };
-        let filter =
-            request.compile_for_file(link_type).map_err(|error| Failure::Usage(error.to_string()))?;
+        let filter = request
+            .compile_for_file(link_type)
+            .map_err(|error| Failure::Usage(error.to_string()))?;
         let compiled = CompiledFilter::for_file(&filter).map_err(|error| {
             let source = self.source.display();
             Failure::Failed(format!("cannot filter packets of {source}: {error}").into())

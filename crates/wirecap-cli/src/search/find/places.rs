@@ -13,12 +13,15 @@ use crate::shared::failure::Failure;
 pub(crate) fn places_and_filter(words: &[String]) -> Result<(Vec<PathBuf>, String), Failure> {
     let mut found: Vec<PathBuf> = Vec::new();
     let mut count = 0;
+
     for word in words {
         let named = named(word)?;
         if named.is_empty() {
             break;
         }
+
         count += 1;
+
         for place in named {
             let segments = segments_below(&place).map_err(|error| {
                 Failure::Failed(format!("cannot read {}: {error}", place.display()).into())
@@ -26,6 +29,7 @@ pub(crate) fn places_and_filter(words: &[String]) -> Result<(Vec<PathBuf>, Strin
             found.extend(segments);
         }
     }
+
     match words.get(count) {
         Some(word) if count == 0 && Device::find(word).is_ok() => {
             Err(Failure::Usage(format!("{word} is an interface, not a file: write -i before it")))
@@ -48,7 +52,9 @@ fn segments_below(place: &Path) -> io::Result<Vec<PathBuf>> {
     if !place.is_dir() {
         return Ok(found);
     }
+
     let mut directories = Vec::new();
+
     for entry in fs::read_dir(place)? {
         let entry = entry?;
         // Not those behind symbolic links, which may lead in circles.
@@ -56,7 +62,9 @@ fn segments_below(place: &Path) -> io::Result<Vec<PathBuf>> {
             directories.push(entry.path());
         }
     }
+
     directories.sort();
+
     for directory in directories {
         match segments_below(&directory) {
             Ok(segments) => found.extend(segments),
@@ -66,6 +74,7 @@ fn segments_below(place: &Path) -> io::Result<Vec<PathBuf>> {
             Err(error) => return Err(error),
         }
     }
+
     Ok(found)
 }
 
@@ -111,11 +120,13 @@ mod tests {
         for name in ["a.pcapng", "b.pcapng"] {
             fs::write(path(name), [0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0]).unwrap();
         }
+
         fs::write(path("notes.txt"), "not packets").unwrap();
         fs::write(path("a.pcapng.flows.parquet"), "PAR1").unwrap();
         fs::create_dir_all(folder.path().join("2026/11")).unwrap();
         std::os::unix::fs::symlink(folder.path(), path("2026/again")).unwrap();
         fs::write(path("2026/11/c.pcapng"), [0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0]).unwrap();
+
         let below = path("2026/11/c.pcapng").into();
         let both = vec![PathBuf::from(path("a.pcapng")), path("b.pcapng").into()];
         let of = |words: &[&str]| {
@@ -123,8 +134,12 @@ mod tests {
         };
         let directory = path("");
         let all = [both, vec![below]].concat();
-        assert_eq!(of(&[&directory, "udp", "port 53"]).unwrap(), (all.clone(), "udp port 53".to_owned()));
+        assert_eq!(
+            of(&[&directory, "udp", "port 53"]).unwrap(),
+            (all.clone(), "udp port 53".to_owned())
+        );
         assert_eq!(of(&[&path("*.pcapng"), &directory]).unwrap(), (all, String::new()));
+
         for missing in [
             &["udp"][..],
             &["/no/such/folder", "udp"],

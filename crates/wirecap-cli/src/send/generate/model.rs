@@ -38,7 +38,8 @@ pub(super) struct Options {
     #[command(flatten)]
     pub(super) spread: SpreadOptions,
 
-    /// Write the frames to a savefile instead of sending them, in the format of its extension; - is stdout
+    /// Write the frames to a savefile instead of sending them, in the format of its extension; - is
+    /// stdout
     #[arg(short, long, value_name = "FILE", requires = "model", conflicts_with = "interface")]
     pub(super) write: Option<PathBuf>,
 
@@ -79,13 +80,18 @@ pub(super) fn ends_by_itself(arguments: &Arguments) -> bool {
 }
 
 /// The requested frames, between these hardware addresses.
-fn frames(arguments: &Arguments, own_mac: [u8; 6], frame_bytes_max: u16) -> Result<Frames, Failure> {
+fn frames(
+    arguments: &Arguments,
+    own_mac: [u8; 6],
+    frame_bytes_max: u16,
+) -> Result<Frames, Failure> {
     let options = &arguments.model;
     let pattern = Pattern::from(options.model.expect("a model was named"));
     if pattern == Pattern::Standard && (arguments.rate.is_some() || arguments.flows.is_some()) {
         let message = "--model standard sets the rate and the flows; omit --rate and --flows";
         return Err(Failure::Usage(message.to_owned()));
     }
+
     let plain = Model::new(pattern, options.seed);
     let model = Model {
         per_second: arguments.rate.unwrap_or(plain.per_second),
@@ -95,13 +101,18 @@ fn frames(arguments: &Arguments, own_mac: [u8; 6], frame_bytes_max: u16) -> Resu
         ..plain
     };
     let longest = model.sizes.frame_bytes_max();
+
     if longest > frame_bytes_max {
-        let (what, given, max) = ("frame length in bytes", longest.into(), frame_bytes_max.into());
+        let what = "frame length in bytes";
+        let given = longest.into();
+        let max = frame_bytes_max.into();
         return Err(SetupError::Traffic { what, given, min: 60, max }.into());
     }
+
     let end_ns = arguments.duration.map_or(u64::MAX, |duration| duration.as_nanos() as u64);
     let destination_mac = arguments.to_mac.unwrap_or(own_mac);
     let rss = options.spread.over(default_queues(pattern));
+
     Ok(Frames::new(model.stream(), rss, own_mac, destination_mac, end_ns))
 }
 
@@ -109,18 +120,25 @@ fn default_queues(pattern: Pattern) -> u32 {
     if pattern == Pattern::Standard { STANDARD_QUEUES } else { 1 }
 }
 
-pub(super) fn send(arguments: &Arguments, device: &Device, interface: &Interface) -> Result<(), Failure> {
+pub(super) fn send(
+    arguments: &Arguments,
+    device: &Device,
+    interface: &Interface,
+) -> Result<(), Failure> {
     let model = arguments.model.model.expect("a model was named");
     let queues = arguments.model.spread.over(default_queues(model.into())).queue_count();
     let frame_bytes_max = u16::try_from(interface.frame_bytes_max()).unwrap_or(u16::MAX);
     let frames = frames(arguments, interface.mac, frame_bytes_max)?;
+
     check_queues(device, queues)?;
     let mut outlet = XdpOutlet::on(interface, queues)?;
     let mut counters = Counters::of(interface)?;
     let interruption = Interruption::watch()?;
+
     // The model ends by its own time.
     let watch = Watch { device, duration: None, interruption: &interruption };
     let (played, _, watched) = watch.play(frames, &mut outlet, true);
+
     let report = PlayReport {
         interface: &interface.name,
         of: Some(name(model)),
@@ -129,9 +147,11 @@ pub(super) fn send(arguments: &Arguments, device: &Device, interface: &Interface
         played: &played,
     };
     eprintln!("{report}");
+
     if arguments.json {
         output::print(report.json())?;
     }
+
     watched.and(report.fate.check(&interface.name))
 }
 
@@ -149,16 +169,20 @@ const WRITTEN_BYTES_MAX: u16 = u16::MAX;
 pub(super) fn write(arguments: &Arguments, path: &Path) -> Result<(), Failure> {
     Compression::check(path).map_err(Failure::Usage)?;
     let frames = frames(arguments, NO_MAC, WRITTEN_BYTES_MAX)?;
+
     if output::is_standard_output(path) {
         let sink = sink::standard_output(arguments.json)?.sink;
         let written = write_to(sink, Format::Pcapng, arguments, frames);
         return output::unless_broken_pipe(written);
     }
+
     let sink = sink::create(path, None, arguments.model.force)?.sink;
+
     match Compression::of(path) {
         Compression::None => write_to(sink, format_of(path), arguments, frames),
         compression => {
-            let sink = CompressedSink::new(sink.into_file(), path.display().to_string(), compression)?;
+            let sink =
+                CompressedSink::new(sink.into_file(), path.display().to_string(), compression)?;
             write_to(sink, format_of(path), arguments, frames)
         }
     }
@@ -171,20 +195,27 @@ fn write_to<S: Sink>(
     arguments: &Arguments,
     mut frames: Frames,
 ) -> Result<(), Failure> {
-    let (file, model) = (sink.name(), name(arguments.model.model.expect("a model was named")));
+    let file = sink.name();
+    let model = name(arguments.model.model.expect("a model was named"));
     let application = Some(format!("wirecap {}", env!("CARGO_PKG_VERSION")));
     let comment = Some(format!("{model}, seed {}", arguments.model.seed));
     let section = Section { application, comment, ..Section::default() };
     let mut writer = Writer::new(sink, format, &section);
     let interface = writer.add_interface(&Recorded { name: Some(model), ..Recorded::default() })?;
     let interruption = Interruption::watch()?;
-    let (mut batch, mut queues, mut bytes, mut last_ns) = (Batch::default(), Vec::new(), 0, 0);
+    let mut batch = Batch::default();
+    let mut queues = Vec::new();
+    let mut bytes = 0;
+    let mut last_ns = 0;
+
     while !interruption.came() {
         batch.clear();
         frames.fill(&mut batch);
+
         if batch.is_empty() {
             break;
         }
+
         for frame in batch.iter() {
             writer.write(&Record {
                 interface,
@@ -194,20 +225,25 @@ fn write_to<S: Sink>(
                 data: frame.bytes,
                 ..Record::default()
             })?;
+
             queues.resize(queues.len().max(frame.queue as usize + 1), 0_u64);
             queues[frame.queue as usize] += 1;
             bytes += frame.bytes.len();
             last_ns = frame.due_ns;
         }
     }
+
     writer.finish()?;
-    let (count, seconds) = (queues.iter().sum::<u64>(), Duration::from_nanos(last_ns).as_secs_f64());
+    let count = queues.iter().sum::<u64>();
+    let seconds = Duration::from_nanos(last_ns).as_secs_f64();
     eprintln!("wrote {} frames of {seconds:.2} s to {file}", grouped(count));
+
     if arguments.json {
         let queue = |(queue, frames): (usize, &u64)| json!({ "queue": queue, "frames": frames });
         let queues: Vec<_> = queues.iter().enumerate().map(queue).collect();
         let json = json!({ "file": file, "frames": count, "bytes": bytes, "queues": queues });
         output::print(json)?;
     }
+
     Ok(())
 }

@@ -11,7 +11,8 @@ use super::{Running, SentOnQueue, Share};
 
 /// Frames between two looks at the clock and at whether to stop.
 const BATCH_FRAMES_MAX: u64 = 64;
-/// Batches per second of paced frames, as far as the rate suffices: none is held back longer than 0.1 ms.
+/// Batches per second of paced frames, as far as the rate suffices: none is held back longer than
+/// 0.1 ms.
 const BATCHES_PER_SECOND: u64 = 10_000;
 
 /// Threads that send.
@@ -32,7 +33,9 @@ impl XdpRun {
     pub(super) fn start(senders: Vec<AfXdpSender>, traffic: &Traffic, shares: &[Share]) -> Self {
         let shared = Arc::new(Shared::default());
         let spawn = |(sender, share): (AfXdpSender, &Share)| {
-            let (share, traffic, shared) = (*share, traffic.clone(), Arc::clone(&shared));
+            let share = *share;
+            let traffic = traffic.clone();
+            let shared = Arc::clone(&shared);
             thread::spawn(move || send(sender, &share, &traffic, &shared))
         };
         Self { threads: senders.into_iter().zip(shares).map(spawn).collect(), shared }
@@ -52,7 +55,9 @@ fn send(
             ((rate / BATCHES_PER_SECOND).clamp(1, BATCH_FRAMES_MAX), Some(Pacer::new(rate)))
         }
     };
+
     let started = Instant::now();
+
     while sender.sent() < share.frames && !shared.stopped.load(Relaxed) {
         for _ in 0..batch_max.min(share.frames - sender.sent()) {
             if let Some(pacer) = &mut pacer {
@@ -66,6 +71,7 @@ fn send(
             sender.flush()?;
         }
     }
+
     sender.flush()?;
     Ok(SentOnQueue { queue, frames: sender.sent(), duration: started.elapsed() })
 }
@@ -85,8 +91,11 @@ impl Running for XdpRun {
 
     fn outcome(self) -> Result<Vec<SentOnQueue>, SendError> {
         // All threads are joined before any error is examined.
-        let joined: Vec<_> =
-            self.threads.into_iter().map(|thread| thread.join().expect("a sending thread")).collect();
+        let joined: Vec<_> = self
+            .threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a sending thread"))
+            .collect();
         joined.into_iter().collect()
     }
 }

@@ -17,8 +17,8 @@ use crate::shared::options;
 use crate::shared::sink::Writing;
 use crate::shared::threads;
 
-/// Maximum age of a status that is sent again: reading the ledger takes the rings' locks, and clients must not
-/// cause this too often.
+/// Maximum age of a status that is sent again: reading the ledger takes the rings' locks, and
+/// clients must not cause this too often.
 const FRESH: Duration = Duration::from_millis(10);
 
 /// Converts an expression to the filter of this capture.
@@ -80,6 +80,7 @@ impl<'a> Agent<'a> {
                 }
             }
         }
+
         let Self { changes, filters, last, .. } = self;
         changes.advance(&mut |expression| {
             // The next status has the new filter.
@@ -101,11 +102,13 @@ impl<'a> Agent<'a> {
 
     fn status(&self, state: &str) -> Value {
         let (ledger, losses) = &(self.account)(&self.losses);
-        let unix_s =
-            |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let unix_s = |time: SystemTime| {
+            time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+        };
         let geometry = self.capture.geometry();
         let rings: Vec<Value> =
             self.capture.ring_states().iter().take(ledger.rings.len()).map(ring_state).collect();
+
         // A failed conversion to JSON is a defect, but no reason to end a capture.
         let json = options::in_json(ledger).unwrap_or_default();
         json!({
@@ -154,6 +157,7 @@ impl<'a> Agent<'a> {
                 "device_dropped": dropped,
             })
         };
+
         self.capture.interfaces().iter().zip(dropped).map(describe).collect()
     }
 }
@@ -207,6 +211,7 @@ impl Drop for Agent<'_> {
 fn ring_state(state: &RingState) -> Value {
     let RingState { name, capacity, cells, threshold, worker, helpers, .. } = state;
     let helper = |(worker, chunks): &(usize, u64)| json!({ "worker": worker, "chunks": chunks });
+
     json!({
         "name": name.to_string(),
         "capacity": capacity,

@@ -1,5 +1,5 @@
-//! The requests that change a capture, one after another in the order in which they came: each is answered after its own change
-//! has taken effect, or when it is certain that nothing has changed.
+//! The requests that change a capture, one after another in the order in which they came: each is
+//! answered after its own change has taken effect, or when it is certain that nothing has changed.
 //!
 //! A change of rules has two steps: the recording checks the rules, then the filter is changed,
 //! then the recording applies the rules, which cannot fail any more. Both steps pass through the
@@ -23,10 +23,11 @@ use crate::shared::recording::{self, RulesRequest, RulesStep};
 use crate::shared::service;
 use crate::shared::signals;
 
-/// Maximum number of changes that wait. There may be more than clients: a client can end after its request.
+/// Maximum number of changes that wait. There may be more than clients: a client can end after its
+/// request.
 const WAITING_MAX: usize = 64;
-/// How long a change waits for a disk that stalls, before it is given up. Shorter than clients wait. While other changes take
-/// effect, it waits for its turn.
+/// How long a change waits for a disk that stalls, before it is given up. Shorter than clients
+/// wait. While other changes take effect, it waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Changes of a capture.
@@ -73,7 +74,9 @@ impl<'a> Changes<'a> {
             false => answer(
                 mailbox,
                 client,
-                Err(format!("busy: {WAITING_MAX} changes wait; nothing was changed, try again later")),
+                Err(format!(
+                    "busy: {WAITING_MAX} changes wait; nothing was changed, try again later"
+                )),
             ),
         }
     }
@@ -91,6 +94,7 @@ impl<'a> Changes<'a> {
                     self.took_effect = Some(Instant::now());
                 }
             }
+
             let Some(change) = self.waiting.pop_front() else { return };
             let since = self.took_effect.map_or(change.came, |instant| instant.max(change.came));
             self.reload = change.begin(since, set_filter);
@@ -114,22 +118,30 @@ impl Drop for Changes<'_> {
 }
 
 impl<'a> Change<'a> {
-    /// Makes the change and answers it; returns a change of rules, which takes longer. It has waited for the disk `since` then.
+    /// Makes the change and answers it; returns a change of rules, which takes longer. It has
+    /// waited for the disk `since` then.
     fn begin(self, since: Instant, set_filter: SetFilter<'_>) -> Option<Reload<'a>> {
         let Self { mailbox, client, task, .. } = self;
+
         if since.elapsed() > PATIENCE {
             answer(mailbox, client, Err(stalled()));
             return None;
         }
+
         match task {
             Task::Status => unreachable!("a status changes nothing"),
             Task::Filter(expression) => answer(mailbox, client, set_filter(&expression)),
             Task::Reload(_, Some(_)) if !signals::is_rotating() => {
-                answer(mailbox, client, Err("this capture does not write a set of files".to_owned()));
+                answer(
+                    mailbox,
+                    client,
+                    Err("this capture does not write a set of files".to_owned()),
+                );
             }
             Task::Reload(filter, Some(rules)) => {
                 service::reloading();
-                let (step, outcome) = (RulesStep::Check, ask(RulesStep::Check, &rules));
+                let step = RulesStep::Check;
+                let outcome = ask(RulesStep::Check, &rules);
                 return Some(Reload { mailbox, client, filter, rules, step, since, outcome });
             }
             Task::Reload(filter, None) => {
@@ -152,7 +164,8 @@ impl Reload<'_> {
         self.step == RulesStep::Check && self.is_overdue()
     }
 
-    /// Makes the next step, and answers the client after the last one; `None` if there is no further step.
+    /// Makes the next step, and answers the client after the last one; `None` if there is no
+    /// further step.
     fn advance(mut self, set_filter: SetFilter<'_>) -> Option<Self> {
         match (self.outcome.try_recv(), self.step) {
             (Ok(Ok(())), RulesStep::Check) => {
@@ -194,7 +207,10 @@ fn ask(step: RulesStep, rules: &Rules) -> Receiver<Result<(), RulesError>> {
 }
 
 fn stalled() -> String {
-    format!("the recording waits for the disk for more than {} s; nothing was changed", PATIENCE.as_secs())
+    format!(
+        "the recording waits for the disk for more than {} s; nothing was changed",
+        PATIENCE.as_secs()
+    )
 }
 
 /// Ends a reload.

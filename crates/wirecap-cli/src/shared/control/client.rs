@@ -60,14 +60,18 @@ pub(crate) fn names() -> Result<Vec<String>, Failure> {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => {
-            return Err(Failure::Failed(format!("cannot read {}: {error}", directory.display()).into()));
+            return Err(Failure::Failed(
+                format!("cannot read {}: {error}", directory.display()).into(),
+            ));
         }
     };
+
     let is_socket = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_socket());
     let entries = entries.flatten().filter(is_socket);
     let mut names: Vec<String> =
         entries.filter_map(|entry| parse_name(entry.file_name().to_str()?).ok()).collect();
     names.sort();
+
     Ok(names)
 }
 
@@ -79,9 +83,12 @@ impl Remote {
             Unreachable::Failed(format!("cannot connect to {}: {error}", path.display()))
         };
         let socket = place::new_socket(SocketFlags::empty()).map_err(|error| failed(&error))?;
+
         for direction in [Timeout::Send, Timeout::Recv] {
-            set_socket_timeout(&socket, direction, Some(PATIENCE)).map_err(|error| failed(&error))?;
+            set_socket_timeout(&socket, direction, Some(PATIENCE))
+                .map_err(|error| failed(&error))?;
         }
+
         let address = SocketAddrUnix::new(&path).map_err(|error| failed(&error))?;
         connect(&socket, &address).map_err(|error| match error {
             Errno::NOENT | Errno::CONNREFUSED => Unreachable::None(format!(
@@ -94,6 +101,7 @@ impl Remote {
             Errno::AGAIN => Unreachable::Failed(format!("{name} does not answer")),
             error => failed(&error),
         })?;
+
         Ok(Self { name: name.to_owned(), path, stream: BufReader::new(UnixStream::from(socket)) })
     }
 
@@ -111,7 +119,9 @@ impl Remote {
         let answer = self.read()?;
         match (&answer["ok"], &answer["error"]) {
             (Value::Bool(true), _) => Ok(answer),
-            (_, Value::String(error)) => Err(Failure::Failed(format!("{}: {error}", self.name).into())),
+            (_, Value::String(error)) => {
+                Err(Failure::Failed(format!("{}: {error}", self.name).into()))
+            }
             _ => Err(Failure::Failed(format!("{}: invalid answer: {answer}", self.name).into())),
         }
     }
@@ -137,7 +147,9 @@ impl Remote {
 
     fn broken(&self, error: &io::Error) -> Failure {
         let text = match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("{} does not answer", self.name),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                format!("{} does not answer", self.name)
+            }
             io::ErrorKind::BrokenPipe => format!("{} ended before it answered", self.name),
             _ => format!("{}: {error}", self.path.display()),
         };

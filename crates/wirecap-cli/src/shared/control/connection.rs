@@ -88,24 +88,28 @@ impl Client for Connection {
         if found.contains(PollFlags::OUT) {
             self.write();
         }
+
         let is_broken = found.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
         if interest.contains(PollFlags::IN) && (is_broken || found.contains(PollFlags::IN)) {
             self.read();
         } else if is_broken {
             self.peer.is_gone = true;
         }
+
         let is_done = self.has_ended && !self.is_waiting() && !self.lines.has_line();
         if (is_done || self.is_closing) && self.peer.unread.is_empty() {
             self.peer.is_gone = true;
         }
     }
 
-    /// Executes one request, if the client can take an answer, and sends it the events that it follows.
+    /// Executes one request, if the client can take an answer, and sends it the events that it
+    /// follows.
     fn serve(&mut self, _listener: &UnixListener, mailbox: &Mailbox) {
         self.put_events();
         if !self.can_be_served() {
             return;
         }
+
         match self.lines.next() {
             Ok(None) => {}
             Ok(Some(line)) if line.iter().all(u8::is_ascii_whitespace) => {}

@@ -1,4 +1,5 @@
-//! `--http`: the control socket's information about the capture for browsers and Prometheus, read-only.
+//! `--http`: the control socket's information about the capture for browsers and Prometheus,
+//! read-only.
 //!
 //! The server accepts 64 connections; a further one closes the one that has been silent longest. A
 //! request head may have 8 KiB and take ten seconds. A connection is closed if the client reads

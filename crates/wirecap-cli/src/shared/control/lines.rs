@@ -1,4 +1,5 @@
-//! Bytes from a client, split into lines. It holds at most one line and one read, whatever the client sends.
+//! Bytes from a client, split into lines. It holds at most one line and one read, whatever the
+//! client sends.
 
 /// The longest line.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;

@@ -1,5 +1,6 @@
-//! The exchange between two threads: the one that serves the control socket, and never accesses the capture, stores clients'
-//! requests here; the one that watches the capture, and never accesses a socket, stores the answers. Neither waits for the other.
+//! The exchange between two threads: the one that serves the control socket, and never accesses the
+//! capture, stores clients' requests here; the one that watches the capture, and never accesses a
+//! socket, stores the answers. Neither waits for the other.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -146,7 +147,8 @@ impl Mailbox {
         self.ring();
     }
 
-    /// The capture has ended: waiting clients get this line, and the thread that serves the socket ends.
+    /// The capture has ended: waiting clients get this line, and the thread that serves the socket
+    /// ends.
     pub(super) fn end(&self, line: Line) {
         let mut state = self.state();
         if !matches!(state.stage, Stage::Ended(_)) {
@@ -169,12 +171,14 @@ mod tests {
     fn every_job_is_answered_also_when_the_capture_ends() {
         let mailbox = Mailbox::new().unwrap();
         assert_eq!(mailbox.ask(status(1)), None);
+
         let jobs = mailbox.take_jobs();
         assert_eq!(jobs.len(), 1);
         mailbox.answer(1, "first".into());
         assert_eq!(mailbox.ask(status(2)), None);
         assert_eq!(mailbox.ask(Job { client: 3, task: Task::Filter("udp".to_owned()) }), None);
         mailbox.end_jobs(&"last".into());
+
         let (answers, stage) = mailbox.take_answers();
         let answers: Vec<(ClientId, &str)> =
             answers.iter().map(|(client, line)| (*client, &**line)).collect();

@@ -20,7 +20,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 use rustix::process::geteuid;
 use wirecap_broker::{SocketState, remove_socket, set_socket_mode, socket_state};
 
@@ -28,7 +30,8 @@ use wirecap_broker::{SocketState, remove_socket, set_socket_mode, socket_state};
 const DIRECTORY: &str = "/run/wirecap";
 /// The variable that does.
 pub(crate) const DIRECTORY_VARIABLE: &str = "WIRECAP_CONTROL_DIR";
-/// Held while a name is taken: without it two processes could both find the same socket without an owner.
+/// Held while a name is taken: without it two processes could both find the same socket without an
+/// owner.
 const LOCK: &str = ".lock";
 /// How long to wait for it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -65,9 +68,11 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
 
 /// The name of a capture of these sources: `eth0`, `eth0@0-3`, `eth0+eth1`.
 pub(super) fn name_of(sources: &[String]) -> String {
-    let allowed =
-        |char: char| if char.is_ascii_alphanumeric() || "._@,+:-".contains(char) { char } else { '_' };
-    let mut name: String = sources.join("+").chars().map(allowed).take(NAME_BYTES_MAX - 5).collect();
+    let allowed = |char: char| {
+        if char.is_ascii_alphanumeric() || "._@,+:-".contains(char) { char } else { '_' }
+    };
+    let mut name: String =
+        sources.join("+").chars().map(allowed).take(NAME_BYTES_MAX - 5).collect();
     if name.is_empty() || name.starts_with(['.', '-']) {
         name.insert(0, '_');
     }
@@ -100,7 +105,10 @@ impl fmt::Display for ClaimError {
                 write!(f, "the name {name} is in use by process {pid}; choose another one (--name)")
             }
             Self::Taken { name, pid: None } => {
-                write!(f, "the name {name} is in use by another process; choose another one (--name)")
+                write!(
+                    f,
+                    "the name {name} is in use by another process; choose another one (--name)"
+                )
             }
             Self::Directory { directory, reason } => write!(f, "{}: {reason}", directory.display()),
         }
@@ -121,26 +129,29 @@ impl Drop for Place {
         let Ok(_turn) = take_attach_lock(directory) else { return };
         // The file may have been replaced: inode numbers are reused, so they do not identify it.
         let own = rustix::process::getpid().as_raw_pid();
-        if socket_state(&self.path)
-            .is_ok_and(|state| matches!(state, SocketState::Dead) || state == SocketState::Taken(Some(own)))
-        {
+        if socket_state(&self.path).is_ok_and(|state| {
+            matches!(state, SocketState::Dead) || state == SocketState::Taken(Some(own))
+        }) {
             let _ = remove_socket(&self.path);
         }
     }
 }
 
-/// Takes the name, or, unless that `is_exact`, one with a number behind it. Only the owner and the group of the socket can
-/// connect to it.
+/// Takes the name, or, unless that `is_exact`, one with a number behind it. Only the owner and the
+/// group of the socket can connect to it.
 pub(super) fn claim(
     directory: &Path,
     name: &str,
     is_exact: bool,
 ) -> Result<(Place, UnixListener), ClaimError> {
-    let unusable = |reason: String| ClaimError::Directory { directory: directory.to_owned(), reason };
+    let unusable =
+        |reason: String| ClaimError::Directory { directory: directory.to_owned(), reason };
     prepare(directory).map_err(unusable)?;
+
     let _turn = take_attach_lock(directory).map_err(unusable)?;
     let numbered = |number| if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
     let mut taken = None;
+
     for name in (1..=if is_exact { 1 } else { NUMBER_MAX }).map(numbered) {
         let path = directory.join(&name);
         match socket_state(&path).map_err(|error| unusable(error.to_string()))? {
@@ -153,9 +164,11 @@ pub(super) fn claim(
             }
             SocketState::Free => {}
         }
+
         let listener = listen_at(&path).map_err(|error| unusable(format!("{name}: {error}")))?;
         return Ok((Place { name, path }, listener));
     }
+
     Err(taken.expect("a name that is not free is taken"))
 }
 
@@ -168,14 +181,18 @@ fn prepare(directory: &Path) -> Result<(), String> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(format!("cannot create it: {error}")),
     }
+
     let metadata = fs::metadata(directory).map_err(|error| error.to_string())?;
     let owner = metadata.uid();
+
     match () {
         () if !metadata.is_dir() => Err("is not a directory".to_owned()),
         () if owner != 0 && owner != geteuid().as_raw() => Err(format!("belongs to user {owner}")),
         #[cfg(sabotage)]
         () if crate::sabotage::is("control-directory-of-others") => Ok(()),
-        () if metadata.mode() & 0o022 != 0 => Err("other users can write to it; run chmod 0755".to_owned()),
+        () if metadata.mode() & 0o022 != 0 => {
+            Err("other users can write to it; run chmod 0755".to_owned())
+        }
         () => Ok(()),
     }
 }
@@ -186,8 +203,11 @@ fn take_attach_lock(directory: &Path) -> Result<File, String> {
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-    let file = options.open(&path).map_err(|error| format!("cannot create a file in it: {error}"))?;
+
+    let file =
+        options.open(&path).map_err(|error| format!("cannot create a file in it: {error}"))?;
     let deadline = Instant::now() + LOCK_PATIENCE;
+
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
@@ -209,15 +229,19 @@ pub(super) fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
 pub(super) fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let socket = new_socket(SocketFlags::NONBLOCK)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
+
     #[cfg(sabotage)]
     let mode = if crate::sabotage::is("control-socket-for-everyone") { 0o666 } else { 0o660 };
     #[cfg(not(sabotage))]
     let mode = 0o660;
-    let ready = set_socket_mode(path, mode).and_then(|()| listen(&socket, BACKLOG).map_err(io::Error::from));
+    let ready = set_socket_mode(path, mode)
+        .and_then(|()| listen(&socket, BACKLOG).map_err(io::Error::from));
+
     if let Err(error) = ready {
         let _ = remove_socket(path);
         return Err(error);
     }
+
     Ok(UnixListener::from(socket))
 }
 
@@ -293,8 +317,9 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_interfaces_and_fit_into_a_path() {
-        let name =
-            |sources: &[&str]| name_of(&sources.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        let name = |sources: &[&str]| {
+            name_of(&sources.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())
+        };
         assert_eq!(name(&["eth0"]), "eth0");
         assert_eq!(name(&["eth0@0-3", "eth1"]), "eth0@0-3+eth1");
         assert_eq!(name(&[".hidden"]), "_.hidden");

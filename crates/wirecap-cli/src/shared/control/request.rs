@@ -32,8 +32,10 @@ pub(crate) enum Request {
 impl Request {
     /// The request of this line, or why it is none.
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
-        let value: Value = serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
+        let value: Value =
+            serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
         let Value::Object(mut fields) = value else { return Err("not a JSON object".to_owned()) };
+
         let command = match fields.remove("command") {
             Some(Value::String(command)) => command,
             Some(_) => return Err("\"command\" is not a string".to_owned()),
@@ -63,6 +65,7 @@ impl Request {
                 ));
             }
         };
+
         match fields.keys().next() {
             Some(field) => Err(format!("\"{command}\" has no field {field:?}")),
             None => Ok(request),

@@ -1,5 +1,5 @@
-//! The thread that serves the clients of a socket. It waits in one poll(2) for all clients and never for one of them: no client can
-//! delay it, and a client uses a bounded number of bytes.
+//! The thread that serves the clients of a socket. It waits in one poll(2) for all clients and
+//! never for one of them: no client can delay it, and a client uses a bounded number of bytes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -76,8 +76,8 @@ impl Peer {
         Self { id, socket, unread: Vec::new(), is_gone: false }
     }
 
-    /// Reads the received bytes, up to the buffer's length: empty if the peer has finished sending, `None` if nothing
-    /// was received.
+    /// Reads the received bytes, up to the buffer's length: empty if the peer has finished sending,
+    /// `None` if nothing was received.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Option<usize> {
         let outcome = read(&self.socket, buffer);
         self.unless_gone(outcome)
@@ -92,7 +92,8 @@ impl Peer {
     }
 
     fn unless_gone(&mut self, outcome: Result<usize, Errno>) -> Option<usize> {
-        self.is_gone |= outcome.is_err_and(|error| !matches!(error, Errno::WOULDBLOCK | Errno::INTR));
+        self.is_gone |=
+            outcome.is_err_and(|error| !matches!(error, Errno::WOULDBLOCK | Errno::INTR));
         outcome.ok()
     }
 }
@@ -119,17 +120,22 @@ impl<C: Client> Server<C> {
             let (answers, stage) = self.mailbox.take_answers();
             for (client, line) in answers {
                 // It may have gone.
-                if let Some(client) = self.clients.iter_mut().find(|known| known.peer().id == client) {
+                if let Some(client) =
+                    self.clients.iter_mut().find(|known| known.peer().id == client)
+                {
                     client.answer(&line);
                 }
             }
+
             if let Stage::Ended(line) = stage {
                 return self.end(&line);
             }
+
             self.accept();
             for client in &mut self.clients {
                 client.serve(&self.listener, &self.mailbox);
             }
+
             let now = Instant::now();
             let is_late = |client: &C| client.deadline().is_some_and(|end| end <= now);
             self.clients.retain(|client| !client.peer().is_gone && !is_late(client));
@@ -144,23 +150,27 @@ impl<C: Client> Server<C> {
             PollFd::from_borrowed_fd(self.mailbox.bell(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.listener.as_fd(), listening),
         ];
+
         let clients = self.clients.iter().zip(&interests);
-        fds.extend(
-            clients
-                .map(|(client, interest)| PollFd::from_borrowed_fd(client.peer().socket.as_fd(), *interest)),
-        );
+        fds.extend(clients.map(|(client, interest)| {
+            PollFd::from_borrowed_fd(client.peer().socket.as_fd(), *interest)
+        }));
+
         let pause = self.pause();
         let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
         let outcome = poll(&mut fds, timeout.as_ref());
         let found: Vec<PollFlags> = fds[2..].iter().map(PollFd::revents).collect();
+
         drop(fds);
         if outcome.is_err() {
             // A signal: check everything again.
             return;
         }
+
         for ((client, found), interest) in self.clients.iter_mut().zip(found).zip(interests) {
             client.transfer(found, interest);
         }
+
         self.clients.retain(|client| !client.peer().is_gone);
     }
 
@@ -197,7 +207,8 @@ impl<C: Client> Server<C> {
         }
     }
 
-    /// Closes the connection that has been silent longest, preferably one that does not wait for an answer.
+    /// Closes the connection that has been silent longest, preferably one that does not wait for an
+    /// answer.
     fn remove_most_idle(&mut self) {
         let most_idle = (0..self.clients.len()).min_by_key(|&index| self.clients[index].activity());
         if let Some(index) = most_idle {
@@ -209,23 +220,30 @@ impl<C: Client> Server<C> {
     fn end(mut self, line: &Line) {
         self.clients.iter_mut().for_each(|client| client.end(line));
         let deadline = Instant::now() + LAST_ANSWER;
+
         loop {
             self.clients.iter_mut().for_each(Client::write);
-            self.clients.retain(|client| !client.peer().is_gone && !client.peer().unread.is_empty());
+            self.clients
+                .retain(|client| !client.peer().is_gone && !client.peer().unread.is_empty());
+
             let left = deadline.saturating_duration_since(Instant::now());
-            let (false, Ok(timeout)) = (left.is_zero() || self.clients.is_empty(), left.try_into()) else {
+            let (false, Ok(timeout)) = (left.is_zero() || self.clients.is_empty(), left.try_into())
+            else {
                 return;
             };
+
             let sockets = self.clients.iter().map(|client| &client.peer().socket);
-            let mut fds: Vec<_> =
-                sockets.map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)).collect();
+            let mut fds: Vec<_> = sockets
+                .map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT))
+                .collect();
             let _ = poll(&mut fds, Some(&timeout));
         }
     }
 }
 
-/// Whether accept(2) failed because of a connection that has gone again: the next one may be taken at once. After all other errors,
-/// such as too many open files, the same connection would fail again.
+/// Whether accept(2) failed because of a connection that has gone again: the next one may be taken
+/// at once. After all other errors, such as too many open files, the same connection would fail
+/// again.
 fn is_of_one_connection(error: Errno) -> bool {
     matches!(
         error,
@@ -252,7 +270,9 @@ mod tests {
         for error in [Errno::CONNABORTED, Errno::INTR, Errno::PROTO, Errno::HOSTUNREACH] {
             assert!(is_of_one_connection(error), "{error}");
         }
-        for error in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INVAL, Errno::BADF] {
+        for error in
+            [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INVAL, Errno::BADF]
+        {
             assert!(!is_of_one_connection(error), "{error}");
         }
     }

@@ -1,4 +1,5 @@
-//! The indexes of a recording's files, made on a thread that runs when no other needs the processor or the disk.
+//! The indexes of a recording's files, made on a thread that runs when no other needs the processor
+//! or the disk.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -30,19 +31,21 @@ impl Indexer {
     pub(crate) fn start(writing: &Writing) -> std::io::Result<(Self, Sender<PathBuf>)> {
         let (complete, files) = mpsc::channel();
         let ends = Arc::new(AtomicBool::new(false));
-        let (asked, counted) = (Arc::clone(&ends), writing.clone());
+        let asked = Arc::clone(&ends);
+        let counted = writing.clone();
         let work = move || work(&files, &asked, &counted);
         let thread = thread::Builder::new().name("index".to_owned()).spawn(work)?;
         Ok((Self { ends, thread, writing: writing.clone() }, complete))
     }
 
-    /// Makes the remaining indexes in this thread: the capture has ended, so CPU time need not be saved. A signal skips
-    /// them. All files must have been announced.
+    /// Makes the remaining indexes in this thread: the capture has ended, so CPU time need not be
+    /// saved. A signal skips them. All files must have been announced.
     pub(crate) fn finish(self) {
         self.ends.store(true, Ordering::Relaxed);
         let left = self.thread.join().unwrap_or_default();
         let begun = Instant::now();
         let mut is_said = false;
+
         signals::optional(|is_skipped| {
             for (done, path) in left.iter().enumerate() {
                 let mut goes_on = |_| {
@@ -56,7 +59,10 @@ impl Indexer {
                     !is_skipped()
                 };
                 if !index(path, &mut goes_on, &self.writing) {
-                    notice(&format!("not indexed: {}; see `wirecap index`", files(left.len() - done)));
+                    notice(&format!(
+                        "not indexed: {}; see `wirecap index`",
+                        files(left.len() - done)
+                    ));
                     break;
                 }
             }
@@ -76,7 +82,9 @@ fn work(files: &Receiver<PathBuf>, ends: &AtomicBool, writing: &Writing) -> Vec<
     be_idle();
     let mut left = Vec::new();
     for path in files {
-        if ends.load(Ordering::Relaxed) || !index(&path, &mut |_| !ends.load(Ordering::Relaxed), writing) {
+        if ends.load(Ordering::Relaxed)
+            || !index(&path, &mut |_| !ends.load(Ordering::Relaxed), writing)
+        {
             left.push(path);
         }
     }
@@ -89,7 +97,9 @@ fn index(path: &Path, goes_on: &mut dyn FnMut(u64) -> bool, writing: &Writing) -
     if !goes_on(0) && !matches!(outcome, Ok(Ensured::There | Ensured::Written { .. })) {
         return false;
     }
+
     writing.leave_index(matches!(outcome, Ok(Ensured::There | Ensured::Written { .. })));
+
     match outcome {
         Ok(Ensured::There | Ensured::Written { .. }) => {}
         // A budget has removed it already.
@@ -97,6 +107,7 @@ fn index(path: &Path, goes_on: &mut dyn FnMut(u64) -> bool, writing: &Writing) -
         Ok(Ensured::Faulty(error)) => tell(path, &error),
         Err(error) => tell(path, &error),
     }
+
     true
 }
 

@@ -1,4 +1,5 @@
-//! The options that divide a recording into files and keep some of them: our own, tcpdump's and dumpcap's.
+//! The options that divide a recording into files and keep some of them: our own, tcpdump's and
+//! dumpcap's.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -25,9 +26,9 @@ use crate::size;
 pub(crate) struct FileOptions {
     /// Start a new file before this size is exceeded: 100M
     ///
-    /// Units are powers of 1,024: 100M is 100 MiB. With several files, FILE is a strftime(3) pattern in which %i is the
-    /// file's number; without a pattern, _%i_%Y%m%d%H%M%S is inserted before the extension. An incomplete file is named
-    /// FILE.part.
+    /// Units are powers of 1,024: 100M is 100 MiB. With several files, FILE is a strftime(3)
+    /// pattern in which %i is the file's number; without a pattern, _%i_%Y%m%d%H%M%S is inserted
+    /// before the extension. An incomplete file is named FILE.part.
     #[arg(long, value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
 
@@ -69,8 +70,9 @@ pub(crate) struct FileOptions {
 
     /// When to sync files to disk: never, when complete, or within TIME
     ///
-    /// Bounds the loss on a power failure. none: the system decides. close: complete files are safe. TIME: complete files
-    /// are safe, and the current file loses at most the packets of that time.
+    /// Bounds the loss on a power failure. none: the system decides. close: complete files are
+    /// safe. TIME: complete files are safe, and the current file loses at most the packets of that
+    /// time.
     #[arg(long, value_name = "none|close|TIME", value_parser = durability, default_value = "5s")]
     sync: DurabilityOption,
 
@@ -88,8 +90,8 @@ pub(crate) struct FileOptions {
 
     /// dumpcap: start a new file after filesize:KB, duration:SECONDS, packets:N ...
     ///
-    /// Conditions: filesize:KB, duration:SECONDS, interval:SECONDS, packets:N. Options: files:N, printname:FILE,
-    /// nametimenum:1|2.
+    /// Conditions: filesize:KB, duration:SECONDS, interval:SECONDS, packets:N. Options: files:N,
+    /// printname:FILE, nametimenum:1|2.
     #[arg(short = 'b', value_name = "CONDITION", value_parser = condition)]
     begin: Vec<Condition>,
 
@@ -160,6 +162,7 @@ fn condition(text: &str) -> Result<Condition, String> {
         Ok(number) if number > 0 => Ok(number),
         _ => Err(format!("{value:?}: expected a number greater than 0")),
     };
+
     let seconds = || match value.parse::<f64>() {
         Ok(seconds) if (0.001..1e9).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(format!("{value:?}: expected a number of seconds, at least 0.001")),
@@ -173,8 +176,7 @@ fn condition(text: &str) -> Result<Condition, String> {
         "printname" => Condition::PrintName(value.into()),
         "nametimenum" if matches!(value, "1" | "2") => Condition::TimeBeforeNumber(value == "2"),
         _ => {
-            let expected =
-                "filesize, duration, interval, packets, files, printname, nametimenum:1 or nametimenum:2";
+            let expected = "filesize, duration, interval, packets, files, printname, nametimenum:1 or nametimenum:2";
             return Err(format!("unknown condition {name}:{value}: expected {expected}"));
         }
     })
@@ -242,27 +244,30 @@ const PERIOD_MIN: Duration = Duration::from_millis(1);
 const PERIOD_MAX: Duration = Duration::from_secs(1_000_000 * 3600);
 
 impl Rules {
-    /// The rules that another process sends, or why they are none. They must fulfil the same conditions as the options of the
-    /// command line.
+    /// The rules that another process sends, or why they are none. They must fulfil the same
+    /// conditions as the options of the command line.
     pub(crate) fn from_json(value: Value) -> Result<Self, String> {
-        let rules =
-            Unchecked::deserialize(value).map_err(|error| format!("\"rules\": {error}"))?.checked()?;
+        let rules = Unchecked::deserialize(value)
+            .map_err(|error| format!("\"rules\": {error}"))?
+            .checked()?;
         match rules.cut().is_cut() {
             true => Ok(rules),
-            false => {
-                Err("several files require --file-size, --file-time, --file-packets or --keep-bytes"
-                    .to_owned())
-            }
+            false => Err(
+                "several files require --file-size, --file-time, --file-packets or --keep-bytes"
+                    .to_owned(),
+            ),
         }
     }
 
-    /// Checks the rules of the command line, and those that another process sends: there is no other check. A budget of bytes
-    /// implies a limit for files. Without any rule, there is only one file.
+    /// Checks the rules of the command line, and those that another process sends: there is no
+    /// other check. A budget of bytes implies a limit for files. Without any rule, there is only
+    /// one file.
     fn checked(mut self) -> Result<Self, String> {
         #[cfg(sabotage)]
         if crate::sabotage::is("rules-unchecked") {
             return Ok(self);
         }
+
         let counts = [
             ("--file-size", self.file_bytes),
             ("--file-packets", self.file_packets),
@@ -274,21 +279,26 @@ impl Rules {
         if let Some((length, is_aligned)) = self.file_period {
             check_period(length, is_aligned)?;
         }
+
         let has_budget = self.store() != StoreRules::default();
         if has_budget && !self.cut().is_cut() && self.keep_bytes.is_none() {
             return Err(
-                "a budget requires several files: add --file-size, --file-time or --file-packets".to_owned()
+                "a budget requires several files: add --file-size, --file-time or --file-packets"
+                    .to_owned(),
             );
         }
+
         if let Some(keep) = self.keep_bytes {
             if keep < KEEP_BYTES_MIN {
                 return Err("--keep-bytes must be at least 4M".to_owned());
             }
-            let file = *self.file_bytes.get_or_insert((keep / FILES_OF_BUDGET).max(KEEP_BYTES_MIN / 4));
+            let file =
+                *self.file_bytes.get_or_insert((keep / FILES_OF_BUDGET).max(KEEP_BYTES_MIN / 4));
             if file > keep / 2 {
                 return Err("--keep-bytes must be at least twice --file-size".to_owned());
             }
         }
+
         Ok(self)
     }
 
@@ -336,24 +346,38 @@ impl FileOptions {
     pub(crate) fn plan(&self, path: &Path, format: Option<Format>) -> Result<Plan, Failure> {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
         Compression::check(path).map_err(Failure::Usage)?;
+
         let mut period = self.file_time.map(|length| Period { length, is_aligned: true });
         period = period.or(self.tcpdump_seconds.map(of_seconds));
+
         let mut plan = Plan {
             format: format.unwrap_or_else(|| format_of(path)),
             compression: Compression::of(path),
-            cut: CutRules { bytes: self.file_size.or(self.tcpdump_size), packets: self.file_packets, period },
-            store: StoreRules { files: self.keep_files, bytes: self.keep_bytes, free_bytes: self.keep_free },
+            cut: CutRules {
+                bytes: self.file_size.or(self.tcpdump_size),
+                packets: self.file_packets,
+                period,
+            },
+            store: StoreRules {
+                files: self.keep_files,
+                bytes: self.keep_bytes,
+                free_bytes: self.keep_free,
+            },
             files_max: None,
             bytes_max: None,
             packets_max: None,
             duration: None,
             durability: self.sync.0,
-            command: self.on_file.as_ref().map(|text| text.split_whitespace().map(str::to_owned).collect()),
+            command: self
+                .on_file
+                .as_ref()
+                .map(|text| text.split_whitespace().map(str::to_owned).collect()),
             index: self.index,
             pattern: None,
             line: self.announce_fd.map(Line::Descriptor),
         };
         let mut is_time_first = false;
+
         for condition in &self.begin {
             match condition {
                 Condition::Bytes(bytes) => plan.cut.bytes = Some(*bytes),
@@ -369,6 +393,7 @@ impl FileOptions {
                 Condition::TimeBeforeNumber(is_first) => is_time_first = *is_first,
             }
         }
+
         for condition in &self.autostop {
             match condition {
                 // As in dumpcap: of several files, it ends only the current one.
@@ -382,11 +407,13 @@ impl FileOptions {
                 _ => return usage("-a supports duration, filesize, packets and files"),
             }
         }
+
         let mut numbering = Numbering::Pattern;
         let has_number = path.to_string_lossy().contains("%i");
         if self.tcpdump_size.is_some() && !has_number {
             numbering = Numbering::Appended;
         }
+
         match (self.tcpdump_files, self.tcpdump_size, self.tcpdump_seconds) {
             (Some(files), Some(_), None) => {
                 plan.store.files = Some(files);
@@ -405,8 +432,10 @@ impl FileOptions {
             }
             _ => {}
         }
+
         let rules = Rules::of(&plan.cut, &plan.store).checked().map_err(Failure::Usage)?;
         (plan.cut, plan.store) = (rules.cut(), rules.store());
+
         if plan.cut.is_cut() {
             let path = match is_time_first && !path.to_string_lossy().contains('%') {
                 true => time_before_number(path),
@@ -417,16 +446,28 @@ impl FileOptions {
         } else if plan.files_max.is_some() {
             return usage("-a files requires -b: there is only one file");
         }
+
         Ok(plan)
     }
 
     /// Whether all values are defaults.
     pub(crate) fn is_default(&self) -> bool {
-        let Self { file_size, file_time, file_packets, keep_files, keep_bytes, keep_free, .. } = self;
+        let Self { file_size, file_time, file_packets, keep_files, keep_bytes, keep_free, .. } =
+            self;
         let Self {
-            on_file, announce_fd, tcpdump_size, tcpdump_seconds, tcpdump_files, begin, autostop, ..
+            on_file,
+            announce_fd,
+            tcpdump_size,
+            tcpdump_seconds,
+            tcpdump_files,
+            begin,
+            autostop,
+            ..
         } = self;
-        [file_size, keep_bytes, keep_free, file_packets, keep_files].into_iter().all(Option::is_none)
+
+        [file_size, keep_bytes, keep_free, file_packets, keep_files]
+            .into_iter()
+            .all(Option::is_none)
             && [tcpdump_size, tcpdump_seconds, tcpdump_files].into_iter().all(Option::is_none)
             && file_time.is_none()
             && on_file.is_none()
@@ -455,7 +496,8 @@ fn time_before_number(path: &Path) -> PathBuf {
 }
 
 impl Plan {
-    /// How long packets are gathered before they go to the writer, if that is not longer than `usual`.
+    /// How long packets are gathered before they go to the writer, if that is not longer than
+    /// `usual`.
     pub(crate) fn flush_interval(&self, usual: Duration) -> Duration {
         match self.durability {
             Durability::Every(interval) => usual.min(interval / 5),
@@ -525,7 +567,9 @@ mod tests {
 
     fn first_names(plan: &Plan) -> [String; 3] {
         let pattern = plan.pattern.as_ref().unwrap();
-        [0, 1, 2].map(|sequence| pattern.path(sequence, 0).file_name().unwrap().to_str().unwrap().to_owned())
+        [0, 1, 2].map(|sequence| {
+            pattern.path(sequence, 0).file_name().unwrap().to_str().unwrap().to_owned()
+        })
     }
 
     #[test]
@@ -533,12 +577,15 @@ mod tests {
         let size = plan("-w t.pcap -C 2").unwrap();
         assert_eq!((size.cut.bytes, size.store.files), (Some(2_000_000), None));
         assert_eq!(first_names(&size), ["t.pcap", "t.pcap1", "t.pcap2"]);
+
         let ring = plan("-w t.pcap -C 10k -W 12").unwrap();
         assert_eq!((ring.cut.bytes, ring.store.files), (Some(10_240), Some(12)));
         assert_eq!(first_names(&ring), ["t.pcap00", "t.pcap01", "t.pcap02"]);
+
         let time = plan("-w t-%s.pcap -G 60 -W 3 -z gzip").unwrap();
         assert_eq!((time.files_max, time.cut.period), (Some(3), Some(of_seconds(60))));
         assert_eq!((time.command, time.store.files), (Some(vec!["gzip".to_owned()]), None));
+
         // With -C and -G, -W affects only names.
         let both = plan("-w t-%s.pcap -C 1 -G 60 -W 3").unwrap();
         assert_eq!((both.cut.bytes, both.cut.period), (Some(1_000_000), Some(of_seconds(60))));
@@ -547,21 +594,31 @@ mod tests {
 
     #[test]
     fn dumpcaps_flags_mean_what_they_mean_there() {
-        let ring =
-            plan("-w t.pcapng -b filesize:100 -b files:3 -b interval:60 -a packets:9 -a duration:5").unwrap();
+        let ring = plan(
+            "-w t.pcapng -b filesize:100 -b files:3 -b interval:60 -a packets:9 -a duration:5",
+        )
+        .unwrap();
         assert_eq!((ring.cut.bytes, ring.store.files), (Some(100_000), Some(3)));
         assert_eq!(ring.cut.period.map(|period| period.is_aligned), Some(true));
         assert_eq!((ring.packets_max, ring.duration), (Some(9), Some(Duration::from_secs(5))));
+
         let name = &first_names(&ring)[1];
         assert!(name.starts_with("t_00002_19") && name.ends_with(".pcapng"), "{name}");
+
         let name = &first_names(&plan("-w t.pcap.gz -b packets:1 -b nametimenum:2").unwrap())[0];
         assert!(name.starts_with("t_19") && name.ends_with("_00001.pcap.gz"), "{name}");
+
         // `-a filesize` ends the recording, or with -b the file.
         let one = plan("-w t -a filesize:100 -a duration:0.5").unwrap();
         assert_eq!((one.bytes_max, one.cut.bytes), (Some(100_000), None));
         assert_eq!(one.duration, Some(Duration::from_millis(500)));
+
         let ring = plan("-w t -b files:3 -a filesize:100").unwrap();
-        assert_eq!((ring.bytes_max, ring.cut.bytes, ring.store.files), (None, Some(100_000), Some(3)));
+        assert_eq!(
+            (ring.bytes_max, ring.cut.bytes, ring.store.files),
+            (None, Some(100_000), Some(3))
+        );
+
         let period = plan("-w t -b duration:1.5").unwrap().cut.period.unwrap();
         assert_eq!((period.length, period.is_aligned), (Duration::from_millis(1500), false));
     }
@@ -573,10 +630,18 @@ mod tests {
             ("-w t", Durability::Every(Duration::from_secs(5)), usual),
             ("-w t --sync none", Durability::None, usual),
             ("-w t --sync close", Durability::Close, usual),
-            ("-w t --sync 500ms", Durability::Every(Duration::from_millis(500)), Duration::from_millis(100)),
+            (
+                "-w t --sync 500ms",
+                Durability::Every(Duration::from_millis(500)),
+                Duration::from_millis(100),
+            ),
         ] {
             let plan = plan(line).unwrap();
-            assert_eq!((plan.durability, plan.flush_interval(usual)), (durability, flush_interval), "{line}");
+            assert_eq!(
+                (plan.durability, plan.flush_interval(usual)),
+                (durability, flush_interval),
+                "{line}"
+            );
         }
     }
 
@@ -639,14 +704,19 @@ mod tests {
                 "--keep-bytes 10000000 --file-size 5000001",
             ),
             (json!({ "file_period": seconds(0, true) }), "--file-time 0"),
-            (json!({ "file_period": [{ "secs": 1, "nanos": 1_000_000 }, true] }), "--file-time 1001ms"),
+            (
+                json!({ "file_period": [{ "secs": 1, "nanos": 1_000_000 }, true] }),
+                "--file-time 1001ms",
+            ),
             (json!({ "file_period": seconds(u64::MAX, false) }), "-G 18446744073709551615"),
             (json!({ "file_period": seconds(u64::MAX, true) }), "-b interval:18446744073709551615"),
         ] {
             let said = Rules::from_json(rules.clone()).expect_err(line);
             assert_eq!(plan(&format!("-w t {line}")).expect_err(line), said, "{rules}");
         }
-        // What the command line cannot express, and a size and a period that its parser already rejects.
+
+        // What the command line cannot express, and a size and a period that its parser already
+        // rejects.
         for (rules, words) in [
             (json!({ "file_bytes": 0 }), "--file-size must be at least 1"),
             (json!({}), "several files require"),
@@ -674,7 +744,11 @@ mod tests {
             "-w t -b duration:0.001",
         ] {
             let rules = plan(line).unwrap().rules().unwrap();
-            assert_eq!(Rules::from_json(serde_json::to_value(&rules).unwrap()), Ok(rules), "{line}");
+            assert_eq!(
+                Rules::from_json(serde_json::to_value(&rules).unwrap()),
+                Ok(rules),
+                "{line}"
+            );
         }
     }
 }

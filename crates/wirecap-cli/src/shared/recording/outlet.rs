@@ -1,11 +1,13 @@
-//! The outlet of a capture's packets: a stream, written by the capturing thread; or files, written by a separate
-//! thread.
+//! The outlet of a capture's packets: a stream, written by the capturing thread; or files, written
+//! by a separate thread.
 
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
+use wirecap::savefile::{
+    self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError,
+};
 use wirecap_recorder::{Launch, Recording, Settings, Target};
 
 use super::indexer::{Indexer, Told};
@@ -17,8 +19,8 @@ use crate::shared::sink::{PipeEnd, TimedSink, Writing};
 
 /// Takes packets and writes them.
 pub(crate) trait Outlet {
-    /// Whether it accepts this many bytes of packets without waiting: in all of its memory if `all`, otherwise in the part
-    /// with the lowest cost.
+    /// Whether it accepts this many bytes of packets without waiting: in all of its memory if
+    /// `all`, otherwise in the part with the lowest cost.
     fn has_room(&mut self, bytes: usize, all: bool) -> bool {
         let _ = (bytes, all);
         true
@@ -30,11 +32,12 @@ pub(crate) trait Outlet {
         Ok(())
     }
 
-    /// Takes a packet, which came at `now` if it has no time; `false` if the recording is over by its rules.
+    /// Takes a packet, which came at `now` if it has no time; `false` if the recording is over by
+    /// its rules.
     fn write(&mut self, packet: &Record<'_>, now: Timestamp) -> Result<bool, WriteError>;
 
-    /// As [`write`](Self::write), for a packet of one of all interfaces: the interface has this number, and is described when
-    /// its first packet comes.
+    /// As [`write`](Self::write), for a packet of one of all interfaces: the interface has this
+    /// number, and is described when its first packet comes.
     fn write_of(
         &mut self,
         number: usize,
@@ -74,8 +77,9 @@ pub(crate) trait Outlet {
     /// The size of the packets: `4.1 KiB`.
     fn extent(&self) -> String;
 
-    /// Writes the interfaces' counts, if there are any, and everything that is still in memory; how many packets were
-    /// written whole. `of_any` are those of [`write_of`](Self::write_of), by number.
+    /// Writes the interfaces' counts, if there are any, and everything that is still in memory; how
+    /// many packets were written whole. `of_any` are those of [`write_of`](Self::write_of), by
+    /// number.
     fn end(&mut self, counts: &[Statistics], of_any: &[Statistics]) -> Result<u64, WriteError>;
 
     /// Packets that the reader of a pipe ended without.
@@ -108,8 +112,11 @@ impl<S: Sink> Stream<S> {
         for interface in &interfaces.named {
             writer.add_interface(interface)?;
         }
-        let of_any = interfaces.of_any.iter().map(|interface| writer.add_interface(interface).map(Some));
+
+        let of_any =
+            interfaces.of_any.iter().map(|interface| writer.add_interface(interface).map(Some));
         let of_any = of_any.collect::<Result<_, _>>()?;
+
         // From now on the file is readable by others in any case.
         writer.flush()?;
         Ok(Self { writer, pipe, writing: writing.clone(), of_any })
@@ -231,6 +238,7 @@ impl Files {
         let count = interfaces.all().count();
         let counts_bytes = plan.format.statistics(&full_counts()).len() as u64;
         let first = interfaces.named.len() as u32;
+
         let settings = Settings {
             format: plan.format,
             head: head(plan.format, section, interfaces)?,
@@ -252,7 +260,9 @@ impl Files {
             if plan.index { Some(Indexer::start(writing)?).unzip() } else { (None, None) };
         let told = Told { writing: writing.clone(), complete };
         let recording = Recording::begin(settings, target, super::now(), Box::new(told))?;
-        let (packets, extent) = (0, String::new());
+        let packets = 0;
+        let extent = String::new();
+
         Ok(Self { recording: Some(recording), indexer, format: plan.format, packets, extent })
     }
 
@@ -286,7 +296,8 @@ impl Outlet for Files {
         self.recording().write_of(number, &|| format.description(&describe()), packet, now)
     }
 
-    /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.
+    /// A page that is partly full stays while others wait: the disk would not take it sooner, and
+    /// it has room.
     fn flush(&mut self) -> Result<(), WriteError> {
         self.recording().check()?;
         if self.recording().backlog() > 0.0 {
@@ -326,28 +337,38 @@ impl Outlet for Files {
     fn end(&mut self, counts: &[Statistics], of_any: &[Statistics]) -> Result<u64, WriteError> {
         let Some(recording) = self.recording.take() else { return Ok(self.packets) };
         self.packets = recording.packets();
+
         let in_file = recording.sources();
         let numbered = in_file.iter().filter_map(|&(number, interface)| {
             let counts = of_any.get(number)?;
             Some(Statistics { interface, ..*counts })
         });
-        let tail = counts.iter().copied().chain(numbered).flat_map(|counts| self.format.statistics(&counts));
+        let tail = counts
+            .iter()
+            .copied()
+            .chain(numbered)
+            .flat_map(|counts| self.format.statistics(&counts));
         let summary = recording.finish(tail.collect());
+
         if let Some(indexer) = self.indexer.take() {
             indexer.finish();
         }
+
         let summary = summary?;
         self.extent = crate::size::human_bytes(summary.bytes);
+
         if summary.files > 1 {
             self.extent += &format!(" in {} files", summary.files);
         }
         if summary.removed > 0 {
             self.extent += &format!(" ({} removed by a budget)", summary.removed);
         }
+
         if summary.vanished > 0 {
             self.extent +=
                 &format!(" ({} removed by another process while it was written)", summary.vanished);
         }
+
         Ok(summary.packets)
     }
 }

@@ -1,5 +1,6 @@
-//! Which flags after `show`'s own belong to the capture, and which to the decoder. A decoder that reads packets from a pipe
-//! ignores flags of a capture, so it must not get them; other flags are rejected.
+//! Which flags after `show`'s own belong to the capture, and which to the decoder. A decoder that
+//! reads packets from a pipe ignores flags of a capture, so it must not get them; other flags are
+//! rejected.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -72,19 +73,22 @@ const NO_MONITOR: &str = "set the interface to monitor mode with iw before";
 /// Letters by use; those with a value take the rest of the word or the next word.
 pub(crate) fn of_tcpdump(letter: char) -> Option<Use> {
     Some(match letter {
-        'A' | 'b' | 'e' | 'h' | 'H' | 'K' | 'l' | 'n' | 'N' | 'O' | 'q' | 'S' | 't' | 'u' | 'v' | 'x'
-        | 'X' | '#' => Use::Decode,
+        'A' | 'b' | 'e' | 'h' | 'H' | 'K' | 'l' | 'n' | 'N' | 'O' | 'q' | 'S' | 't' | 'u' | 'v'
+        | 'x' | 'X' | '#' => Use::Decode,
         'c' | 'E' | 'F' | 'm' | 'M' | 'T' => Use::DecodeValue,
         'p' => Use::Capture("-p"),
         's' => Use::CaptureValue("-s"),
         'Q' => Use::CaptureValue("-Q"),
         'B' => Use::Buffer("K"),
-        // tcpdump refuses -f for a file, and prints no names of foreign hosts that -f would prevent.
+        // tcpdump refuses -f for a file, and prints no names of foreign hosts that -f would
+        // prevent.
         'f' | 'U' => Use::Nothing,
         'i' => Use::Interface,
         'r' => Use::Read,
         'w' | 'C' | 'G' | 'W' | 'z' | 'Z' => Use::No(NO_FILE),
-        'V' => Use::No("show reads one file; wirecap find FILE... | wirecap show -r - reads several"),
+        'V' => {
+            Use::No("show reads one file; wirecap find FILE... | wirecap show -r - reads several")
+        }
         'D' | 'L' => Use::No(NO_LIST),
         'd' => Use::No("tcpdump -d prints the program of a filter"),
         'y' => Use::No("packets have the link layer of their interface: omit it"),
@@ -138,8 +142,8 @@ fn of_show(name: &str) -> Option<Use> {
 fn of_tshark(letter: char) -> Option<Use> {
     Some(match letter {
         '2' | 'g' | 'h' | 'l' | 'n' | 'P' | 'q' | 'Q' | 'S' | 'v' | 'V' | 'x' => Use::Decode,
-        'c' | 'C' | 'd' | 'e' | 'E' | 'H' | 'j' | 'J' | 'K' | 'M' | 'N' | 'o' | 'O' | 'R' | 't' | 'T'
-        | 'u' | 'U' | 'X' | 'Y' | 'z' => Use::DecodeValue,
+        'c' | 'C' | 'd' | 'e' | 'E' | 'H' | 'j' | 'J' | 'K' | 'M' | 'N' | 'o' | 'O' | 'R' | 't'
+        | 'T' | 'u' | 'U' | 'X' | 'Y' | 'z' => Use::DecodeValue,
         'p' => Use::Capture("-p"),
         's' => Use::CaptureValue("-s"),
         'B' => Use::Buffer("M"),
@@ -170,7 +174,9 @@ fn of_tshark_long(name: &str) -> Option<Use> {
         "snapshot-length" => Use::CaptureValue("-s"),
         "buffer-size" => Use::Buffer("M"),
         "read-file" => Use::Read,
-        "list-interfaces" | "list-data-link-types" | "linktype" | "list-time-stamp-types" => Use::No(NO_LIST),
+        "list-interfaces" | "list-data-link-types" | "linktype" | "list-time-stamp-types" => {
+            Use::No(NO_LIST)
+        }
         "time-stamp-type" => Use::No(NO_CLOCK),
         "autostop" | "ring-buffer" => Use::No(NO_END),
         "monitor-mode" => Use::No(NO_MONITOR),
@@ -187,12 +193,14 @@ pub(super) enum Refused {
 }
 
 /// Output formats of tshark; tcpdump's -T has types of packets.
-const FORMATS: [&str; 9] = ["fields", "json", "jsonraw", "ek", "pdml", "ps", "psml", "tabs", "text"];
+const FORMATS: [&str; 9] =
+    ["fields", "json", "jsonraw", "ek", "pdml", "ps", "psml", "tabs", "text"];
 
 impl Refused {
     fn unknown(decoder: Decoder, flag: &str) -> Self {
         let long = flag.strip_prefix("--");
         let letter = flag.chars().nth(1).unwrap_or_default();
+
         let (other, used) = match (decoder, long) {
             (Decoder::Tcpdump, None) => (Decoder::Tshark, of_tshark(letter)),
             (Decoder::Tcpdump, Some(name)) => (Decoder::Tshark, of_tshark_long(name)),
@@ -200,6 +208,7 @@ impl Refused {
             (Decoder::Tshark, Some(name)) => (Decoder::Tcpdump, of_tcpdump_long(name)),
         };
         let program = decoder.program();
+
         match used {
             Some(Use::No(why)) => Self::Text(format!("{flag}: {why}")),
             Some(_) => Self::OfOther(flag.to_owned(), other),
@@ -229,7 +238,8 @@ impl Flags {
         let mut divided = Self::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
-            let Some(text) = word.to_str().filter(|text| text.starts_with('-') && text.len() > 1) else {
+            let Some(text) = word.to_str().filter(|text| text.starts_with('-') && text.len() > 1)
+            else {
                 // A savefile, or the first word of a filter; the decoder's options may follow.
                 divided.first_word.get_or_insert(divided.of_decoder.len());
                 divided.of_decoder.push(word.clone());
@@ -248,11 +258,18 @@ impl Flags {
                     Decoder::Tcpdump => of_tcpdump_long(name),
                     Decoder::Tshark => of_tshark_long(name),
                 });
-                divided.add(decoder, &format!("--{name}"), found, value.map(OsStr::new), &mut words)?;
+                divided.add(
+                    decoder,
+                    &format!("--{name}"),
+                    found,
+                    value.map(OsStr::new),
+                    &mut words,
+                )?;
             } else {
                 divided.add_letters(decoder, &text[1..], &mut words)?;
             }
         }
+
         Ok(divided)
     }
 
@@ -298,6 +315,7 @@ impl Flags {
         if is_live_only {
             self.live_only.get_or_insert_with(|| flag.to_owned());
         }
+
         match found {
             None => return Err(Refused::unknown(decoder, flag)),
             Some(Use::No(why)) => return Err(Refused::Text(format!("{flag}: {why}"))),
@@ -313,6 +331,7 @@ impl Flags {
                 if decoder == Decoder::Tcpdump && flag == "-F" {
                     self.filter_file = Some(value.clone().into());
                 }
+
                 self.of_decoder.extend([flag.into(), value]);
                 return Ok(true);
             }
@@ -346,6 +365,7 @@ impl Flags {
                 };
             }
         }
+
         Ok(false)
     }
 }
@@ -380,7 +400,12 @@ mod tests {
             (Tcpdump, "--duration 5s --take -n", "--duration 5s --take", "-n"),
             (Tcpdump, "-lU --immediate-mode -ttt", "", "-l -t -t -t"),
             (Tcpdump, "-Tvxlan -- -x", "", "-T vxlan -- -x"),
-            (Tcpdump, "--time-stamp-precision=nano --number", "", "--time-stamp-precision nano --number"),
+            (
+                Tcpdump,
+                "--time-stamp-precision=nano --number",
+                "",
+                "--time-stamp-precision nano --number",
+            ),
             (
                 Tshark,
                 "-T fields -e ip.src -f udp -s 96 -B 2",
@@ -423,7 +448,11 @@ mod tests {
         for (line, live_only) in
             [("-n -Q in", Some("-Q")), ("-p", Some("-p")), ("-B 4", Some("-B")), ("-s 96 -n", None)]
         {
-            assert_eq!(flags(Decoder::Tcpdump, line).unwrap().live_only.as_deref(), live_only, "{line}");
+            assert_eq!(
+                flags(Decoder::Tcpdump, line).unwrap().live_only.as_deref(),
+                live_only,
+                "{line}"
+            );
         }
     }
 
@@ -434,11 +463,18 @@ mod tests {
         assert_eq!(live.of_decoder[live.first_word.unwrap()], "port");
         assert_eq!(live.words, ["port", "53"]);
         assert_eq!(flags(Decoder::Tcpdump, "-nF file").unwrap().filter_file, Some("file".into()));
+
         let read = flags(Decoder::Tcpdump, "-nr f.pcap -A").unwrap();
         assert_eq!((read.read, read.first_word), (Some("f.pcap".into()), None));
-        let own = flags(Decoder::Tcpdump, "-nf --engine xdp --interface=eth1 --filter udp").unwrap();
+
+        let own =
+            flags(Decoder::Tcpdump, "-nf --engine xdp --interface=eth1 --filter udp").unwrap();
         assert_eq!((own.engine.as_deref(), own.interface.as_deref()), (Some("xdp"), Some("eth1")));
-        assert_eq!((own.filter.as_deref(), own.of_decoder), (Some("udp"), vec![OsString::from("-n")]));
+        assert_eq!(
+            (own.filter.as_deref(), own.of_decoder),
+            (Some("udp"), vec![OsString::from("-n")])
+        );
+
         let long = flags(Decoder::Tshark, "--read-file=f.pcap -V").unwrap();
         assert_eq!(long.read, Some("f.pcap".into()));
     }

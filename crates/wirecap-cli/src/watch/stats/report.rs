@@ -79,6 +79,7 @@ pub(super) fn text(tally: &Tally, most: usize) -> String {
 fn write(out: &mut String, tally: &Tally, most: usize) -> fmt::Result {
     let all = tally.all;
     writeln!(out, "packets   {}, {} on the wire", grouped(all.packets), human_bytes(all.bytes))?;
+
     if tally.cut > 0 {
         writeln!(out, "cut       {} by the snap length", count_of(tally.cut, "packet", "packets"))?;
     }
@@ -88,15 +89,19 @@ fn write(out: &mut String, tally: &Tally, most: usize) -> fmt::Result {
     if tally.untimed > 0 {
         writeln!(out, "no time   {}", count_of(tally.untimed, "packet", "packets"))?;
     }
+
     if let Some(seconds) = tally.duration() {
         let rate = |count: f64, unit| format!("{}{unit}/s", human_rate(count / seconds));
-        let (timed, highest) = (tally.timed(), tally.highest());
+        let timed = tally.timed();
+        let highest = tally.highest();
+
         writeln!(
             out,
             "rate      {}, {} in {seconds:.3} s",
             rate(timed.packets as f64, "packets"),
             rate(timed.bytes as f64 * 8.0, "bit")
         )?;
+
         writeln!(
             out,
             "highest   {}, {}bit in a second of the clock",
@@ -104,29 +109,45 @@ fn write(out: &mut String, tally: &Tally, most: usize) -> fmt::Result {
             human_rate(highest.bytes as f64 * 8.0)
         )?;
     }
+
     let (columns, each) = tally.columns(CHART_COLUMNS);
     if columns.len() > 1 {
         let highest = columns.iter().copied().max().unwrap_or(1);
         let bars: String =
             columns.iter().map(|count| crate::watch::profile::level(*count, highest)).collect();
-        writeln!(out, "\npackets/s, the highest of each {each} s, to {}\n{bars}", grouped(highest))?;
+        writeln!(
+            out,
+            "\npackets/s, the highest of each {each} s, to {}\n{bars}",
+            grouped(highest)
+        )?;
     }
 
     let sizes = tally.sizes.iter().enumerate().filter(|(_, count)| count.packets > 0);
     table(out, "bytes", sizes.map(|(index, count)| (class(index), *count)), all)?;
-    let mut protocols: Vec<_> = tally.protocols.iter().map(|(protocol, count)| (*protocol, *count)).collect();
+
+    let mut protocols: Vec<_> =
+        tally.protocols.iter().map(|(protocol, count)| (*protocol, *count)).collect();
     protocols.sort_by_key(|(_, count)| std::cmp::Reverse(count.bytes));
+
     let listed = protocols.into_iter().take(most);
     table(out, "protocol", listed.map(|(protocol, count)| (protocol.to_string(), count)), all)?;
     rest(out, tally.protocols.len(), most, "protocol", "protocols")?;
+
     let addresses = top(&tally.addresses, most).into_iter();
     table(out, "address", addresses.map(|(address, count)| (address.to_string(), count)), all)?;
     rest(out, tally.addresses.len(), most, "address", "addresses")?;
+
     if tally.other_addresses.packets > 0 {
-        writeln!(out, "{} of later addresses are not in this table", grouped(tally.other_addresses.packets))?;
+        writeln!(
+            out,
+            "{} of later addresses are not in this table",
+            grouped(tally.other_addresses.packets)
+        )?;
     }
+
     let ports = top(&tally.ports, most).into_iter();
     table(out, "lower port", ports.map(|(number, count)| (port(number), count)), all)?;
+
     rest(out, tally.ports.len(), most, "port", "ports")
 }
 
@@ -134,7 +155,11 @@ fn write(out: &mut String, tally: &Tally, most: usize) -> fmt::Result {
 fn rest(out: &mut String, len: usize, most: usize, one: &str, several: &str) -> fmt::Result {
     match len.saturating_sub(most) as u64 {
         0 => Ok(()),
-        more => writeln!(out, "and {}", count_of(more, &format!("more {one}"), &format!("more {several}"))),
+        more => writeln!(
+            out,
+            "and {}",
+            count_of(more, &format!("more {one}"), &format!("more {several}"))
+        ),
     }
 }
 
@@ -149,21 +174,30 @@ fn table(
     if rows.peek().is_none() {
         return Ok(());
     }
+
     writeln!(out, "\n{head:<39}{:>15}{:>13}{:>9}", "packets", "on the wire", "share")?;
+
     for (name, Count { packets, bytes }) in rows {
         let share = bytes as f64 * 100.0 / all.bytes.max(1) as f64;
-        writeln!(out, "{name:<39}{:>15}{:>13}{share:>7.1} %", grouped(packets), human_bytes(bytes))?;
+        writeln!(
+            out,
+            "{name:<39}{:>15}{:>13}{share:>7.1} %",
+            grouped(packets),
+            human_bytes(bytes)
+        )?;
     }
+
     Ok(())
 }
 
 /// The statistics for programs. Times are nanoseconds since the epoch; what is not known is null.
 pub(super) fn json(tally: &Tally, most: usize) -> Value {
-    let counted =
-        |name: Value, count: &Count| json!({ "name": name, "packets": count.packets, "bytes": count.bytes });
+    let counted = |name: Value, count: &Count| json!({ "name": name, "packets": count.packets, "bytes": count.bytes });
     let rate = |count: f64| tally.duration().map(|seconds| count / seconds);
-    let (timed, highest) = (tally.timed(), tally.highest());
+    let timed = tally.timed();
+    let highest = tally.highest();
     let is_timed = tally.times.is_some();
+
     json!({
         "packets": tally.all.packets,
         "bytes": tally.all.bytes,
@@ -201,15 +235,18 @@ mod tests {
     fn no_line_is_wider_than_a_terminal_and_nothing_is_invented_without_packets() {
         let mut tally = Tally::default();
         assert_eq!(text(&tally, 10), "packets   0, 0 bytes on the wire");
+
         let mut data = [0; 60];
         data[12..14].copy_from_slice(&[0x86, 0xdd]);
         data[14] = 0x60;
         data[20] = 59;
         data[22..54].fill(0xff);
+
         for second in 0..1000 {
             let time = Timestamp::from_unix_nanos(second * 1_000_000_000);
             tally.add(LinkType::ETHERNET, Some(time), u32::MAX, &data);
         }
+
         let text = text(&tally, 10);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), "{text}");
@@ -224,7 +261,10 @@ mod tests {
             tally.add(LinkType::ETHERNET, time, 100, &[0; 100]);
         }
         let json = json(&tally, 1);
-        assert_eq!((&json["packets_per_second"], &json["bits_per_second"]), (&2.0.into(), &1600.0.into()));
+        assert_eq!(
+            (&json["packets_per_second"], &json["bits_per_second"]),
+            (&2.0.into(), &1600.0.into())
+        );
         assert_eq!((&json["packets"], &json["untimed"]), (&5.into(), &3.into()));
     }
 

@@ -79,8 +79,11 @@ impl Tally {
     ) {
         self.all.add(wire_len);
         self.cut += u64::from((data.len() as u64) < u64::from(wire_len));
-        let class = SIZES.iter().position(|max| wire_len <= *max).expect("the last class has no bound");
+
+        let class =
+            SIZES.iter().position(|max| wire_len <= *max).expect("the last class has no bound");
         self.sizes[class].add(wire_len);
+
         match timestamp.map(Timestamp::unix_nanos) {
             Some(time) => {
                 let (first, last) = self.times.unwrap_or((time, time));
@@ -99,7 +102,9 @@ impl Tally {
             (None, _) => Protocol::Link(link_type.0),
         };
         self.protocols.entry(protocol).or_default().add(wire_len);
-        if let Some(port) = flow.protocol.zip(flow.ports.map(|(source, destination)| source.min(destination)))
+
+        if let Some(port) =
+            flow.protocol.zip(flow.ports.map(|(source, destination)| source.min(destination)))
         {
             self.ports.entry(port).or_default().add(wire_len);
         }
@@ -139,24 +144,32 @@ impl Tally {
         })
     }
 
-    /// The highest count of packets in one second, in each of at most `columns` parts of equal length, and the seconds of a part.
+    /// The highest count of packets in one second, in each of at most `columns` parts of equal
+    /// length, and the seconds of a part.
     pub(super) fn columns(&self, columns: u64) -> (Vec<u64>, u64) {
-        let (Some(first), Some(last)) = (self.seconds.keys().next(), self.seconds.keys().next_back()) else {
+        let (Some(first), Some(last)) =
+            (self.seconds.keys().next(), self.seconds.keys().next_back())
+        else {
             return (Vec::new(), 0);
         };
         let seconds = last - first + 1;
         let each = seconds.div_ceil(columns);
         let mut highest = vec![0; seconds.div_ceil(each) as usize];
+
         for (second, count) in &self.seconds {
             let column = &mut highest[((second - first) / each) as usize];
             *column = count.packets.max(*column);
         }
+
         (highest, each)
     }
 }
 
 /// The `most` entries with the most bytes, in order.
-pub(super) fn top<K: Copy + Ord + Hash>(counts: &HashMap<K, Count>, most: usize) -> Vec<(K, Count)> {
+pub(super) fn top<K: Copy + Ord + Hash>(
+    counts: &HashMap<K, Count>,
+    most: usize,
+) -> Vec<(K, Count)> {
     let mut sorted: Vec<(K, Count)> = counts.iter().map(|(key, count)| (*key, *count)).collect();
     sorted.sort_by(|(one, a), (other, b)| b.bytes.cmp(&a.bytes).then(one.cmp(other)));
     sorted.truncate(most);
@@ -192,9 +205,11 @@ mod tests {
         assert_eq!(tally.all, Count { packets: 3, bytes: 1638 });
         assert_eq!((tally.cut, tally.untimed), (2, 1));
         assert_eq!(tally.sizes.map(|count| count.packets), [1, 1, 0, 0, 0, 1, 0]);
+
         let udp = tally.protocols[&Protocol::Ipv4(Some(17))];
         assert_eq!(udp, Count { packets: 2, bytes: 1574 });
         assert_eq!(tally.protocols[&Protocol::Length].packets, 1);
+
         // The second packet is from 10.0.0.2 to itself.
         let top = top(&tally.addresses, 9);
         assert_eq!(top[0], ([10, 0, 0, 2].into(), Count { packets: 2, bytes: 1574 }));

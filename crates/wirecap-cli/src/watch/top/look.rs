@@ -73,19 +73,26 @@ impl Look {
         if self.has_blocks { "→" } else { "->" }
     }
 
-    /// The pool as a bar of `width` columns: waiting packets, packets in chunks, and room; with a mark at T.
+    /// The pool as a bar of `width` columns: waiting packets, packets in chunks, and room; with a
+    /// mark at T.
     pub(super) fn bar(self, pool: Pool, width: usize) -> Vec<Span<'static>> {
         let [full, held, room, mark] =
             if self.has_blocks { ["█", "▒", "·", "│"] } else { ["#", "=", ".", "|"] };
+
         // Anything above zero is visible.
         let columns = |share: f64, most: usize| match share {
-            share if share > 0.0 => ((share * width as f64).round() as usize).clamp(1, most.max(1)).min(most),
+            share if share > 0.0 => {
+                ((share * width as f64).round() as usize).clamp(1, most.max(1)).min(most)
+            }
             _ => 0,
         };
         let waiting = columns(pool.waiting, width);
         let captured = columns(pool.captured, width - waiting);
-        let at = pool.threshold.map(|share| ((share * width as f64) as usize).min(width.saturating_sub(1)));
+        let at = pool
+            .threshold
+            .map(|share| ((share * width as f64) as usize).min(width.saturating_sub(1)));
         let is_above = pool.threshold.is_some_and(|threshold| pool.waiting > threshold);
+
         let column = |index: usize| match index {
             index if at == Some(index) => {
                 Span::styled(mark, if is_above { self.bad() } else { self.strong() })

@@ -1,4 +1,5 @@
-//! Queries the status of captures in a separate thread: one that does not answer delays neither keys nor the screen.
+//! Queries the status of captures in a separate thread: one that does not answer delays neither
+//! keys nor the screen.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,14 +33,18 @@ impl Poller {
     pub(super) fn start(wanted: &[String], interval: Duration) -> io::Result<Self> {
         let interval_ms = AtomicU64::new(interval.as_millis() as u64);
         let shared = Arc::new(Shared { interval_ms, latest: Mutex::new(None) });
-        let (poller, wanted) = (Self(Arc::clone(&shared)), wanted.to_vec());
+        let poller = Self(Arc::clone(&shared));
+        let wanted = wanted.to_vec();
+
         thread::Builder::new().name("poll".to_owned()).spawn(move || {
             let mut remotes = BTreeMap::new();
             loop {
                 let asked = Instant::now();
                 let statuses = ask_all(&wanted, &mut remotes);
                 *shared.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(statuses);
-                while asked.elapsed() < Duration::from_millis(shared.interval_ms.load(Ordering::Relaxed)) {
+                while asked.elapsed()
+                    < Duration::from_millis(shared.interval_ms.load(Ordering::Relaxed))
+                {
                     thread::sleep(NAP);
                 }
             }
@@ -70,7 +75,9 @@ fn ask_all(wanted: &[String], remotes: &mut BTreeMap<String, Remote>) -> Statuse
         names => names.to_vec(),
     };
     remotes.retain(|name, _| all.contains(name));
+
     let mut statuses = Statuses::new();
+
     for name in all {
         match ask(&name, remotes) {
             Ok(status) => drop(statuses.insert(name, Ok(status))),
@@ -79,6 +86,7 @@ fn ask_all(wanted: &[String], remotes: &mut BTreeMap<String, Remote>) -> Statuse
             Err(unreachable) => drop(statuses.insert(name, Err(unreachable.text().to_owned()))),
         }
     }
+
     statuses
 }
 
@@ -92,7 +100,8 @@ fn ask(name: &str, remotes: &mut BTreeMap<String, Remote>) -> Result<Value, Unre
     }
     remotes.remove(name);
     let mut remote = Remote::connect(name)?;
-    let answer = status(&mut remote).map_err(|failure: Failure| Unreachable::Failed(failure.to_string()))?;
+    let answer =
+        status(&mut remote).map_err(|failure: Failure| Unreachable::Failed(failure.to_string()))?;
     remotes.insert(name.to_owned(), remote);
     Ok(answer)
 }

@@ -61,26 +61,31 @@ impl View {
         if self.is_paused {
             return false;
         }
+
         self.has_asked = true;
         self.captures.retain(|name, _| statuses.contains_key(name));
+
         for (name, answer) in statuses {
             let seen = self.captures.entry(name).or_default();
             match answer {
                 Ok(status) => {
-                    let is_same_process = seen.now.as_ref().is_some_and(|now| now["pid"] == status["pid"]);
+                    let is_same_process =
+                        seen.now.as_ref().is_some_and(|now| now["pid"] == status["pid"]);
                     let now = seen.now.replace(status);
                     (seen.before, seen.problem) = (now.filter(|_| is_same_process), None);
                 }
                 Err(problem) => seen.problem = Some(problem),
             }
         }
+
         true
     }
 
     /// Shows the next capture alone, or all of them after the last one.
     pub(super) fn next(&mut self, step: isize) {
         let names: Vec<&String> = self.captures.keys().collect();
-        let place = self.alone.as_ref().and_then(|alone| names.iter().position(|name| *name == alone));
+        let place =
+            self.alone.as_ref().and_then(|alone| names.iter().position(|name| *name == alone));
         let turn = place.map_or(0, |place| place as isize + 1) + step;
         let turn = turn.rem_euclid(names.len() as isize + 1);
         self.alone = (turn as usize).checked_sub(1).map(|place| names[place].clone());
@@ -96,24 +101,33 @@ impl View {
     }
 
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
-        let [body, keys] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+        let [body, keys] =
+            Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
         let width = usize::from(body.width);
-        let shown =
-            self.captures.iter().filter(|(name, _)| self.alone.as_ref().is_none_or(|alone| alone == *name));
+
+        let shown = self
+            .captures
+            .iter()
+            .filter(|(name, _)| self.alone.as_ref().is_none_or(|alone| alone == *name));
         let mut lines: Vec<Line<'static>> = Vec::new();
+
         for (name, seen) in shown {
             if !lines.is_empty() {
                 lines.push(Line::default());
             }
             lines.extend(capture(self.look, name, seen, width));
         }
+
         if lines.is_empty() && self.has_asked {
             lines.push("no capture is running".into());
         }
+
         let height = usize::from(body.height);
         self.scrolled = self.scrolled.min(lines.len().saturating_sub(height));
         self.hidden = lines.len().saturating_sub(height + self.scrolled);
-        let shown: Vec<Line<'static>> = lines.into_iter().skip(self.scrolled).take(height).collect();
+
+        let shown: Vec<Line<'static>> =
+            lines.into_iter().skip(self.scrolled).take(height).collect();
         frame.render_widget(Paragraph::new(shown), body);
         frame.render_widget(Paragraph::new(self.keys(width)), keys);
     }
@@ -121,11 +135,20 @@ impl View {
     /// The last line.
     fn keys(&self, width: usize) -> Line<'static> {
         let mut spans = Vec::new();
-        let keys =
-            [("q", "quit"), ("Tab", "capture"), ("Up/Down", "scroll"), ("p", "pause"), ("+/-", "interval")];
+        let keys = [
+            ("q", "quit"),
+            ("Tab", "capture"),
+            ("Up/Down", "scroll"),
+            ("p", "pause"),
+            ("+/-", "interval"),
+        ];
         for (key, meaning) in keys {
-            spans.extend([Span::styled(key, self.look.strong()), Span::raw(format!(" {meaning}  "))]);
+            spans.extend([
+                Span::styled(key, self.look.strong()),
+                Span::raw(format!(" {meaning}  ")),
+            ]);
         }
+
         let more = match self.hidden {
             0 => String::new(),
             lines => format!("{lines} more below  "),
@@ -139,6 +162,7 @@ impl View {
         let used: usize = spans.iter().map(Span::width).sum();
         spans.push(Span::raw(" ".repeat(width.saturating_sub(used + right.len()))));
         spans.push(Span::styled(right, self.look.dim()));
+
         Line::from(spans)
     }
 }
@@ -146,6 +170,7 @@ impl View {
 /// All lines of a capture.
 fn capture(look: Look, name: &str, seen: &Seen, width: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
+
     if let Some(problem) = &seen.problem {
         let name = if name.is_empty() { String::new() } else { format!("{name}: ") };
         lines.push(Line::from(vec![
@@ -153,22 +178,28 @@ fn capture(look: Look, name: &str, seen: &Seen, width: usize) -> Vec<Line<'stati
             Span::styled(problem.clone(), look.bad()),
         ]));
     }
+
     let Some(now) = &seen.now else { return lines };
     let change = Change { now, before: seen.before.as_ref() };
     lines.push(heading(look, &change, width));
+
     let columns = Columns::of(width);
     lines.push(Line::styled(columns.heading(), look.dim()));
+
     let rings = change.rings();
     lines.extend(rings.iter().map(|ring| columns.ring(look, ring)));
+
     if rings.len() > 1 {
         lines.push(columns.sum(look, &rings));
     }
+
     lines.extend(interfaces(look, &change));
     lines.extend(helpers(look, &rings));
     lines.extend(losses(look, now));
     lines.extend(ports(now));
     lines.extend(writer(look, &change, width));
     lines.extend(processors(&change, width));
+
     lines
 }
 
@@ -220,9 +251,11 @@ impl<'a> Change<'a> {
         let name = &account["name"];
         let state = Self::named(&self.now["pool"]["rings"], name)?;
         let before = self.before.and_then(|before| Self::named(&before["ledger"]["rings"], name));
-        let state_before = self.before.and_then(|before| Self::named(&before["pool"]["rings"], name));
+        let state_before =
+            self.before.and_then(|before| Self::named(&before["pool"]["rings"], name));
         let capacity = state["capacity"].as_f64().filter(|cells| *cells > 0.0)?;
         let share = |field: &str| state[field].as_f64().map(|cells| cells / capacity);
+
         let helper = |helper: &Value| {
             let known = state_before.map(|state| {
                 let mut helpers = state["helpers"].as_array().into_iter().flatten();
@@ -234,6 +267,7 @@ impl<'a> Change<'a> {
             (number(&helper["worker"]), number(&helper["chunks"]), rate)
         };
         let of = |field: &str| before.map(|before| &before[field]);
+
         Some(Ring {
             name: text(name).to_owned(),
             packets_per_second: self.rate(&account["delivered"], of("delivered")),
@@ -259,6 +293,7 @@ fn heading(look: Look, change: &Change<'_>, width: usize) -> Line<'static> {
     let (now, ledger) = (change.now, &change.now["ledger"]);
     let before = change.before.map(|before| &before["ledger"]);
     let rate = |field: &str| change.rate(&ledger[field], before.map(|before| &before[field]));
+
     let mut parts = vec![
         text(&now["command"]).to_owned(),
         text(&ledger["engine"]).to_owned(),
@@ -268,27 +303,37 @@ fn heading(look: Look, change: &Change<'_>, width: usize) -> Line<'static> {
     if now["state"] != "running" {
         parts.push(text(&now["state"]).to_owned());
     }
+
     parts.extend(rate("delivered").map(|packets| format!("{}p/s", size::human_rate(packets))));
     parts.extend(rate("bytes").map(|bytes| format!("{}bit/s", size::human_rate(bytes * 8.0))));
+
     let verdict = text(&now["verdict"]).to_owned();
     let style = if ledger["lossless"] == true { look.good() } else { look.bad() };
     let name = text(&now["name"]).to_owned();
     let short = verdict.split(" (").next().unwrap_or_default().to_owned();
     let count = |text: &str| text.chars().count();
-    let rest =
-        |parts: &[String]| parts.iter().map(|part| format!("{}{part}", look.separator())).collect::<String>();
+    let rest = |parts: &[String]| {
+        parts.iter().map(|part| format!("{}{part}", look.separator())).collect::<String>()
+    };
+
     // Parts without room are omitted completely.
     while !parts.is_empty() && count(&name) + 2 + count(&short) + count(&rest(&parts)) > width {
         parts.pop();
     }
+
     let rest = rest(&parts);
+
     // The reasons are also shown below.
     let verdict = match count(&name) + 2 + count(&verdict) + count(&rest) <= width {
         true => verdict,
         false => short,
     };
-    let spans =
-        [Span::styled(name, look.strong()), Span::raw("  "), Span::styled(verdict, style), Span::raw(rest)];
+    let spans = [
+        Span::styled(name, look.strong()),
+        Span::raw("  "),
+        Span::styled(verdict, style),
+        Span::raw(rest),
+    ];
     Line::from(spans.to_vec())
 }
 
@@ -308,7 +353,8 @@ const SERVED: usize = 12;
 
 impl Columns {
     fn of(width: usize) -> Self {
-        let (is_wide, is_narrow) = (width >= 120, width < 76);
+        let is_wide = width >= 120;
+        let is_narrow = width < 76;
         let counts = if is_narrow { 3 } else { 5 };
         let name = if is_wide { 20 } else { 13 };
         let wide = if is_wide { COUNT + 1 + FILTERED + 1 + SERVED + 1 } else { 0 };
@@ -323,8 +369,12 @@ impl Columns {
     fn heading(self) -> String {
         let Self { name, bar, is_wide, is_narrow } = self;
         let bits = if is_wide { format!(" {:>COUNT$}", "bit/s") } else { String::new() };
-        let cells =
-            if is_narrow { String::new() } else { format!(" {:>COUNT$} {:>COUNT$}", "captured", "posted") };
+
+        let cells = if is_narrow {
+            String::new()
+        } else {
+            format!(" {:>COUNT$} {:>COUNT$}", "captured", "posted")
+        };
         let wide = if is_wide {
             format!(" {:>FILTERED$} {:>SERVED$}", "filtered", "served by")
         } else {
@@ -352,9 +402,14 @@ impl Columns {
     fn sum(self, look: Look, rings: &[Ring]) -> Line<'static> {
         let rate = |of: fn(&Ring) -> Option<f64>| rings.iter().map(of).sum();
         let count = |of: fn(&Ring) -> u64| rings.iter().map(of).sum();
-        let mut spans =
-            self.front("sum", rate(|ring| ring.packets_per_second), rate(|ring| ring.bits_per_second));
+
+        let mut spans = self.front(
+            "sum",
+            rate(|ring| ring.packets_per_second),
+            rate(|ring| ring.bits_per_second),
+        );
         spans.push(Span::raw(" ".repeat(self.bar)));
+
         let counts = [
             count(|ring| ring.waiting),
             count(|ring| ring.captured),
@@ -362,6 +417,7 @@ impl Columns {
             count(|ring| ring.lost),
         ];
         spans.extend(self.back(look, counts, rings.iter().map(|ring| ring.filtered).sum(), ""));
+
         Line::from(spans)
     }
 
@@ -383,13 +439,19 @@ impl Columns {
         served: &str,
     ) -> Vec<Span<'static>> {
         let shown = if self.is_narrow { vec![waiting] } else { vec![waiting, captured, posted] };
-        let counts: String = shown.iter().map(|count| format!(" {:>COUNT$}", brief(*count, COUNT))).collect();
+        let counts: String =
+            shown.iter().map(|count| format!(" {:>COUNT$}", brief(*count, COUNT))).collect();
         let filtered = filtered.map_or("-".to_owned(), |count| brief(count, FILTERED));
-        let wide =
-            if self.is_wide { format!(" {filtered:>FILTERED$} {served:>SERVED$}") } else { String::new() };
+
+        let wide = if self.is_wide {
+            format!(" {filtered:>FILTERED$} {served:>SERVED$}")
+        } else {
+            String::new()
+        };
         let style = if lost > 0 { look.bad() } else { look.dim() };
         let lost = brief(lost, COUNT);
         let pad = " ".repeat(1 + COUNT.saturating_sub(lost.len()));
+
         vec![Span::raw(counts), Span::raw(pad), Span::styled(lost, style), Span::raw(wide)]
     }
 }
@@ -406,6 +468,7 @@ fn interfaces(look: Look, change: &Change<'_>) -> Vec<Line<'static>> {
     const LINES_MAX: usize = 10;
     let seen = change.now["ledger"]["interfaces"].as_array().map_or(&[][..], Vec::as_slice);
     let before = |index: usize| change.before.map(|before| &before["ledger"]["interfaces"][index]);
+
     let mut busy: Vec<(f64, u64, &str)> = (0..seen.len())
         .map(|index| {
             let delivered = &seen[index]["delivered"];
@@ -415,6 +478,7 @@ fn interfaces(look: Look, change: &Change<'_>) -> Vec<Line<'static>> {
         .filter(|(_, delivered, _)| *delivered > 0)
         .collect();
     busy.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
+
     let line = |&(rate, delivered, name): &(f64, u64, &str)| {
         let text = format!("{name}: {} packets, {}p/s", grouped(delivered), size::human_rate(rate));
         Line::from(vec![Span::styled("if    ", look.dim()), Span::raw(text)])
@@ -428,18 +492,28 @@ fn helpers(look: Look, rings: &[Ring]) -> Vec<Line<'static>> {
     all.sort_by(|(_, (_, a, a_now)), (_, (_, b, b_now))| {
         b_now.unwrap_or(0.0).total_cmp(&a_now.unwrap_or(0.0)).then(b.cmp(a))
     });
+
     let line = |(ring, (worker, chunks, now)): &(&Ring, (u64, u64, Option<f64>))| {
         let now = match now {
             Some(rate) if *rate > 0.0 => format!(", now {}a second", size::human_rate(*rate)),
             _ => String::new(),
         };
         let arrow = look.arrow();
-        Line::raw(format!("help  {} {arrow} worker {worker}: {} chunks{now}", ring.name, grouped(*chunks)))
+        Line::raw(format!(
+            "help  {} {arrow} worker {worker}: {} chunks{now}",
+            ring.name,
+            grouped(*chunks)
+        ))
     };
     let mut lines: Vec<Line<'static>> = all.iter().take(ROWS_MAX).map(line).collect();
+
     if all.len() > ROWS_MAX {
-        lines.push(Line::styled(format!("      and {} more pairs", all.len() - ROWS_MAX), look.dim()));
+        lines.push(Line::styled(
+            format!("      and {} more pairs", all.len() - ROWS_MAX),
+            look.dim(),
+        ));
     }
+
     lines
 }
 
@@ -447,12 +521,13 @@ fn helpers(look: Look, rings: &[Ring]) -> Vec<Line<'static>> {
 fn losses(look: Look, now: &Value) -> Vec<Line<'static>> {
     let all: Vec<&Value> = now["losses"].as_array().into_iter().flatten().collect();
     let line = |loss: &&Value| {
-        let age =
-            now["unix_s"].as_f64().unwrap_or_default() - loss["last_unix_s"].as_f64().unwrap_or_default();
+        let age = now["unix_s"].as_f64().unwrap_or_default()
+            - loss["last_unix_s"].as_f64().unwrap_or_default();
         let (last, style) = match age {
             age if age < 2.0 => ("now".to_owned(), look.bad()),
             age => (format!("the last {} ago", running_for(age)), look.strong()),
         };
+
         let what = format!(
             "{}: {} packets, {}, ",
             text(&loss["place"]),
@@ -467,9 +542,14 @@ fn losses(look: Look, now: &Value) -> Vec<Line<'static>> {
         ])
     };
     let mut lines: Vec<Line<'static>> = all.iter().take(ROWS_MAX).map(line).collect();
+
     if all.len() > ROWS_MAX {
-        lines.push(Line::styled(format!("      and {} more places", all.len() - ROWS_MAX), look.dim()));
+        lines.push(Line::styled(
+            format!("      and {} more places", all.len() - ROWS_MAX),
+            look.dim(),
+        ));
     }
+
     lines
 }
 
@@ -478,7 +558,10 @@ fn ports(now: &Value) -> Vec<Line<'static>> {
     let line = |port: &Value| {
         let [sent, waiting] = ["sent", "waiting"].map(|field| grouped(number(&port[field])));
         let lost = grouped(dropped(port));
-        Line::raw(format!("port  {}: {sent} sent, {lost} lost, {waiting} waiting", text(&port["name"])))
+        Line::raw(format!(
+            "port  {}: {sent} sent, {lost} lost, {waiting} waiting",
+            text(&port["name"])
+        ))
     };
     ports.map(line).collect()
 }
@@ -490,7 +573,8 @@ fn shortened(text: &str, width: usize) -> String {
         return text.to_owned();
     }
     let kept = width.saturating_sub(3);
-    let (front, back) = (kept / 2, kept - kept / 2);
+    let front = kept / 2;
+    let back = kept - kept / 2;
     let end = characters.len() - back;
     characters[..front].iter().chain(&['.'; 3]).chain(&characters[end..]).collect()
 }
@@ -500,14 +584,17 @@ fn writer(look: Look, change: &Change<'_>, width: usize) -> Vec<Line<'static>> {
     if !writer.is_object() {
         return Vec::new();
     }
+
     let before = change.before.map(|before| &before["writer"]);
     let rate = |field: &str| change.rate(&writer[field], before.map(|before| &before[field]));
     let discarded = number(&writer["discarded"]);
     let mut numbers = vec![format!("{} written", size::human_bytes(number(&writer["bytes"])))];
     numbers.extend(rate("bytes").map(|bytes| format!("{}/s", size::human_bytes(bytes as u64))));
     numbers.extend(rate("busy_s").map(|busy| format!("busy {:.0} %", busy.min(1.0) * 100.0)));
+
     let style = if discarded > 0 { look.bad() } else { look.dim() };
     let numbers = numbers.join(", ");
+
     // A long path loses its middle, not the numbers behind it.
     let room = width.saturating_sub("write : ".len() + numbers.len());
     let mut lines = vec![
@@ -517,6 +604,7 @@ fn writer(look: Look, change: &Change<'_>, width: usize) -> Vec<Line<'static>> {
             Span::styled(format!("{} discarded", grouped(discarded)), style),
         ]),
     ];
+
     let [completed, indexed, to_index] =
         ["files_completed", "files_indexed", "files_to_index"].map(|field| number(&writer[field]));
     if completed > 0 {
@@ -526,6 +614,7 @@ fn writer(look: Look, change: &Change<'_>, width: usize) -> Vec<Line<'static>> {
         };
         lines.push(Line::raw(format!("files {} complete{indexes}", grouped(completed))));
     }
+
     lines
 }
 
@@ -533,9 +622,13 @@ fn writer(look: Look, change: &Change<'_>, width: usize) -> Vec<Line<'static>> {
 fn processors(change: &Change<'_>, width: usize) -> Vec<Line<'static>> {
     let Some(before) = change.before else { return Vec::new() };
     let mut entries = Vec::new();
+
     for thread in change.now["threads"].as_array().into_iter().flatten() {
         let known = Change::named(&before["threads"], &thread["name"]);
-        let Some(share) = change.rate(&thread["cpu_s"], known.map(|known| &known["cpu_s"])) else { continue };
+        let Some(share) = change.rate(&thread["cpu_s"], known.map(|known| &known["cpu_s"])) else {
+            continue;
+        };
+
         let name = match text(&thread["name"]) {
             "wirecap" => "main",
             name => name,
@@ -544,14 +637,19 @@ fn processors(change: &Change<'_>, width: usize) -> Vec<Line<'static>> {
             entries.push(format!("{name} {:.0} %", share * 100.0));
         }
     }
+
     let mut lines: Vec<String> = Vec::new();
+
     for entry in entries {
         match lines.last_mut() {
-            Some(line) if line.len() + 3 + entry.len() <= width => *line = format!("{line}   {entry}"),
+            Some(line) if line.len() + 3 + entry.len() <= width => {
+                *line = format!("{line}   {entry}")
+            }
             Some(_) => lines.push(format!("      {entry}")),
             None => lines.push(format!("cpu   {entry}")),
         }
     }
+
     lines.into_iter().map(Line::raw).collect()
 }
 
@@ -581,6 +679,7 @@ mod tests {
                 "threshold": 600, "worker": 0, "helpers": if chunks > 0 { json!([{ "worker": 1, "chunks": chunks }]) } else { json!([]) },
             })
         };
+
         let mut ledger = account(None);
         ledger["rings"] = json!([account(Some("eth1@0")), account(Some("eth1@1"))]);
         ledger["interfaces"] = json!([
@@ -591,6 +690,7 @@ mod tests {
         ledger["mode"] = "A-(10,100,60)".into();
         ledger["duration_s"] = 12.0.into();
         ledger["lossless"] = (lost == 0).into();
+
         json!({
             "name": "eth1", "command": "capture", "pid": 1, "state": "running", "unix_s": unix_s, "ledger": ledger,
             "verdict": if lost == 0 { "lossless: yes" } else { "lossless: no (1,234 packets lost: 1,234 no free cell)" },
@@ -624,6 +724,7 @@ mod tests {
         let statuses = [status(10.0, 10_000, 0), status(12.0, 30_000, 1_234)];
         for size in [(80, 24), (200, 50)] {
             let text = lines(&shown(Look::new(true, false), size, &statuses)).join("\n");
+
             for words in [
                 "eth1  lossless: no",
                 " - capture - xdp - A-(10,100,60) - 12.0 s - 10 kp/s",
@@ -638,9 +739,13 @@ mod tests {
             ] {
                 assert!(text.contains(words), "{words:?} is not in\n{text}");
             }
+
             let row = text.lines().find(|line| line.starts_with("eth1@0 ")).unwrap();
             assert!(row.contains("####|#=") || row.contains("#|##"), "{row}");
-            assert!(row.trim_end().ends_with(if size.0 == 80 { "1,234" } else { "worker 0" }), "{row}");
+            assert!(
+                row.trim_end().ends_with(if size.0 == 80 { "1,234" } else { "worker 0" }),
+                "{row}"
+            );
             assert_eq!(text.contains("served by"), size.0 == 200);
         }
     }
@@ -658,9 +763,12 @@ mod tests {
         for has_colours in [true, false] {
             let terminal = shown(Look::new(has_colours, true), (80, 24), &statuses);
             let cells = terminal.backend().buffer().content();
-            let is_coloured = cells.iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
+            let is_coloured =
+                cells.iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
             assert_eq!(is_coloured, has_colours);
-            assert!(has_colours || cells.iter().any(|cell| cell.modifier.contains(Modifier::REVERSED)));
+            assert!(
+                has_colours || cells.iter().any(|cell| cell.modifier.contains(Modifier::REVERSED))
+            );
         }
     }
 
@@ -670,8 +778,10 @@ mod tests {
         for size in [(1, 1), (3, 2), (20, 5), (79, 3), (300, 100)] {
             drop(shown(Look::new(true, true), size, &statuses));
         }
+
         let mut view = View::new(Look::new(true, true), Duration::from_secs(1));
         view.take([("eth1".to_owned(), Ok(statuses[0].clone()))].into());
+
         let mut terminal = Terminal::new(TestBackend::new(80, 5)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         assert!(lines(&terminal)[4].contains("more below"));
@@ -685,14 +795,19 @@ mod tests {
     fn captures_are_shown_in_turn_or_together_and_failures_have_a_reason() {
         let mut view = View::new(Look::new(false, false), Duration::from_secs(1));
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+
         let mut draw = |view: &mut View| {
             terminal.draw(|frame| view.draw(frame)).unwrap();
             lines(&terminal).join("\n")
         };
         view.take(Statuses::new());
         assert!(draw(&mut view).contains("no capture is running"));
+
         let problem = || Err("cannot connect".to_owned());
-        view.take([("eth1".to_owned(), Ok(status(1.0, 1, 0))), ("eth2".to_owned(), problem())].into());
+        view.take(
+            [("eth1".to_owned(), Ok(status(1.0, 1, 0))), ("eth2".to_owned(), problem())].into(),
+        );
+
         let all = draw(&mut view);
         assert!(
             all.contains("eth1  lossless: yes - capture") && all.contains("eth2: cannot connect"),
@@ -701,6 +816,7 @@ mod tests {
         view.next(1);
         assert!(!draw(&mut view).contains("eth2"));
         view.next(1);
+
         let second = draw(&mut view);
         assert!(second.contains("eth2: cannot connect") && !second.contains("eth1"), "{second}");
         view.next(1);

@@ -1,8 +1,8 @@
-//! The device's own count of received packets against what the capture saw: whether packets are missing that no column
-//! of the ledger has, and whether a device without packets is quiet or dead.
+//! The device's own count of received packets against what the capture saw: whether packets are
+//! missing that no column of the ledger has, and whether a device without packets is quiet or dead.
 //!
-//! Both sides are read one after the other while packets arrive. So each reading has the seen packets before and after
-//! the device's count, and only a difference outside this bracket counts.
+//! Both sides are read one after the other while packets arrive. So each reading has the seen
+//! packets before and after the device's count, and only a difference outside this bracket counts.
 //!
 //! Both are read when the capture begins and ends, when a gap by removal ends, and every five
 //! seconds. At the beginning the bracket spans several readings while packets arrive, since a
@@ -23,7 +23,8 @@ use wirecap_units::size::count_of;
 use crate::device::received::Received;
 use crate::ledger::Counted;
 
-/// A driver counts a batch (a NAPI poll) when it is complete: so many packets of a queue may be on one side only.
+/// A driver counts a batch (a NAPI poll) when it is complete: so many packets of a queue may be on
+/// one side only.
 const BATCH: u64 = 64;
 /// How long both sides may differ when the capture ends, until it is believed.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -36,7 +37,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 const STILL: Duration = Duration::from_micros(300);
 const STILL_READINGS: usize = 6;
 
-/// The packets that the capture saw, of each receive queue or (`None`) of all: at least and at most.
+/// The packets that the capture saw, of each receive queue or (`None`) of all: at least and at
+/// most.
 pub(crate) type Seen = BTreeMap<Option<u32>, (u64, u64)>;
 
 /// An interface, as the capture and its device count it.
@@ -90,11 +92,13 @@ impl Reading {
         Some(Self { at, received, seen, without_ring: sides.without_ring() })
     }
 
-    /// As [`take`](Self::take), again until nothing has moved. While packets arrive, either side may be ahead by a part of
-    /// a batch; then the bracket spans several readings.
+    /// As [`take`](Self::take), again until nothing has moved. While packets arrive, either side
+    /// may be ahead by a part of a batch; then the bracket spans several readings.
     fn take_still(sides: &mut dyn BothSides) -> Option<Self> {
         let first = Self::take(sides)?;
-        let (mut base, mut last) = (first.clone(), first);
+        let mut base = first.clone();
+        let mut last = first;
+
         for _ in 0..STILL_READINGS {
             sides.pause(STILL);
             let next = Self::take(sides)?;
@@ -104,16 +108,21 @@ impl Reading {
             base.span(&next);
             last = next;
         }
+
         Some(base)
     }
 
     /// Widens the bracket by what another reading says about this moment.
     fn span(&mut self, other: &Self) {
-        let devices = self.places().map(|place| (place, self.device(place).zip(other.device(place))));
+        let devices =
+            self.places().map(|place| (place, self.device(place).zip(other.device(place))));
         let devices: Vec<_> = devices.collect();
         let (Ok(seen), Ok(others)) = (&mut self.seen, &other.seen) else { return };
+
         for (place, devices) in devices {
-            let (Some((device, later)), Some(bracket)) = (devices, seen.get_mut(&place)) else { continue };
+            let (Some((device, later)), Some(bracket)) = (devices, seen.get_mut(&place)) else {
+                continue;
+            };
             let Some((least, most)) = others.get(&place) else { continue };
             let counted = later.saturating_sub(device);
             bracket.0 = bracket.0.min(least.saturating_sub(counted));
@@ -141,14 +150,17 @@ impl Reading {
     fn pulses(&self) -> Vec<(Option<u32>, u64)> {
         match self.received.queues.is_empty() {
             true => vec![(None, self.received.total)],
-            false => self.received.queues.iter().map(|(queue, count)| (Some(*queue), *count)).collect(),
+            false => {
+                self.received.queues.iter().map(|(queue, count)| (Some(*queue), *count)).collect()
+            }
         }
     }
 
     /// Whether a counter went backwards since `earlier`.
     fn was_reset_since(&self, earlier: &Self) -> bool {
-        let went_back =
-            |(place, before): &(Option<u32>, u64)| self.device(*place).is_some_and(|now| now < *before);
+        let went_back = |(place, before): &(Option<u32>, u64)| {
+            self.device(*place).is_some_and(|now| now < *before)
+        };
         earlier.pulses().iter().any(went_back) || self.received.total < earlier.received.total
     }
 }
@@ -180,18 +192,27 @@ impl Comparison {
     pub(crate) fn begin(interface: &str, sides: &mut dyn BothSides) -> Self {
         let base = Reading::take_still(sides);
         let agreed = base.as_ref().map(|base| base.at);
-        Self { interface: interface.to_owned(), last: base.clone(), base, agreed, ..Self::default() }
+        Self {
+            interface: interface.to_owned(),
+            last: base.clone(),
+            base,
+            agreed,
+            ..Self::default()
+        }
     }
 
-    /// Compares while the capture runs. Does not wait; a difference is believed when it is found twice.
+    /// Compares while the capture runs. Does not wait; a difference is believed when it is found
+    /// twice.
     pub(crate) fn look(&mut self, sides: &mut dyn BothSides) -> Option<Reset> {
         self.base.as_ref()?;
         let now = Reading::take(sides)?;
         if let Some(reset) = self.find_reset(&now) {
             return Some(reset);
         }
+
         self.follow(&now);
         self.admit_new_queues(&now);
+
         let counted = self.judge(&now, BATCH);
         if is_in_order(&counted) {
             (self.agreed, self.is_suspicious) = (Some(now.at), false);
@@ -199,6 +220,7 @@ impl Comparison {
         } else if std::mem::replace(&mut self.is_suspicious, true) {
             self.counted = counted;
         }
+
         self.last = Some(now);
         None
     }
@@ -209,8 +231,10 @@ impl Comparison {
             self.quiet_since = sides.silent_queue_since();
             return None;
         }
+
         let begin = sides.now();
         let mut reset = None;
+
         let (now, counted) = loop {
             let now = Reading::take(sides)?;
             if reset.is_none() {
@@ -225,15 +249,19 @@ impl Comparison {
             sides.pause(PAUSE);
         };
         self.follow(&now);
+
         if is_in_order(&counted) {
             self.agreed = Some(now.at);
         }
+
         let agreed = self.agreed;
         self.counted = counted.into_iter().map(|counted| Counted { agreed, ..counted }).collect();
+
         let has_all_on_wire = self.note_what_is_on_the_wire(&now, sides);
         let quiet = if proof == Proof::Packets { self.quiet_since(now, sides) } else { None };
         let silent = sides.silent_queue_since().filter(|_| !has_all_on_wire);
         self.quiet_since = quiet.into_iter().chain(silent).min();
+
         reset
     }
 
@@ -251,7 +279,8 @@ impl Comparison {
     pub(crate) fn give_up(&mut self, interface: &str, reason: &str) {
         self.base = None;
         self.interface = interface.to_owned();
-        let (place, not_compared) = (self.interface.clone(), Some(reason.to_owned()));
+        let place = self.interface.clone();
+        let not_compared = Some(reason.to_owned());
         self.counted = vec![Counted { place, not_compared, ..Counted::default() }];
     }
 
@@ -302,17 +331,26 @@ impl Comparison {
                 ..Counted::default()
             }];
         };
+
         let without_ring = now.without_ring.saturating_sub(base.without_ring);
         let sent = now.received.sent.saturating_sub(base.received.sent);
         let by_queue = !now.received.queues.is_empty() && seen.keys().any(Option::is_some);
+
         let compare = |(place, (least, most)): (&Option<u32>, &(u64, u64))| {
             let (least_before, most_before) = seen_before.get(place).copied().unwrap_or_default();
             let device = now.device(*place)?.saturating_sub(base.device(*place)?);
             let least = least.saturating_sub(most_before).saturating_sub(slack);
-            let most = most.saturating_sub(least_before).saturating_add(without_ring).saturating_add(slack);
-            let place =
-                place.map_or_else(|| self.interface.clone(), |queue| format!("{}@{queue}", self.interface));
+
+            let most = most
+                .saturating_sub(least_before)
+                .saturating_add(without_ring)
+                .saturating_add(slack);
+            let place = place.map_or_else(
+                || self.interface.clone(),
+                |queue| format!("{}@{queue}", self.interface),
+            );
             let counted = Counted { place, device, seen: (least, most), ..Counted::default() };
+
             Some(Self::with_reservations(counted, now, sent))
         };
         let places = seen.iter().filter(|(place, _)| place.is_some() == by_queue);
@@ -320,20 +358,23 @@ impl Comparison {
         if !counted.is_empty() {
             return counted;
         }
+
         let not_compared = Some("its driver does not count by queue".to_owned());
         vec![Counted { place: self.interface.clone(), not_compared, ..Counted::default() }]
     }
 
-    /// Not compared if the device counts other packets than those that the capture can see. But if it counts packets and
-    /// none at all was seen, they are missing.
+    /// Not compared if the device counts other packets than those that the capture can see. But if
+    /// it counts packets and none at all was seen, they are missing.
     fn with_reservations(counted: Counted, now: &Reading, sent: u64) -> Counted {
         let (least, most) = counted.seen;
         let is_cut_off = most <= BATCH && counted.device > most + BATCH;
         if let Some(reason) = now.received.differs.as_ref().filter(|_| !is_cut_off) {
             return Counted { not_compared: Some(reason.clone()), ..counted };
         }
+
         // Packet sockets see sent packets as well, but not those of every sender.
         let all = counted.device + sent;
+
         match sent > 0 && most >= counted.device {
             true if (least..=most).contains(&all) => Counted { device: all, ..counted },
             true => {
@@ -344,10 +385,13 @@ impl Comparison {
         }
     }
 
-    /// Since when the device, or one of its queues that was alive, gives nothing, unless a packet comes now.
+    /// Since when the device, or one of its queues that was alive, gives nothing, unless a packet
+    /// comes now.
     fn quiet_since(&mut self, last: Reading, sides: &mut dyn BothSides) -> Option<SystemTime> {
         let begin = last.at;
-        let (mut now, mut quiet) = (last.clone(), last.pulses());
+        let mut now = last.clone();
+        let mut quiet = last.pulses();
+
         loop {
             quiet.retain(|(place, count)| now.device(*place) == Some(*count));
             let was_alive = |(place, _): &(Option<u32>, u64)| self.moved.contains_key(place);
@@ -363,6 +407,7 @@ impl Comparison {
             if dead.is_empty() || (!is_all_quiet && self.nothing_is_missing_on_the_wire(&now)) {
                 return None;
             }
+
             let Some(next) = Reading::take(sides) else { return Some(begin) };
             if next.at.duration_since(begin).unwrap_or_default() >= LAST_PACKET {
                 let since = dead.iter().filter_map(|place| self.moved.get(place)).copied();
@@ -372,25 +417,30 @@ impl Comparison {
                     false => since.min().unwrap_or(began),
                 });
             }
+
             now = next;
             sides.pause(PAUSE);
         }
     }
 
-    /// Notes packets that the device counted before it distributed them to its queues, and no queue has. The device may
-    /// also count frames for its management controller, so they are no proof of a loss. Returns whether the queues have all
-    /// packets of such a count: a queue without packets then got none.
+    /// Notes packets that the device counted before it distributed them to its queues, and no queue
+    /// has. The device may also count frames for its management controller, so they are no proof of
+    /// a loss. Returns whether the queues have all packets of such a count: a queue without packets
+    /// then got none.
     fn note_what_is_on_the_wire(&mut self, now: &Reading, sides: &mut dyn BothSides) -> bool {
         let mut now = now.clone();
         let begin = now.at;
+
         while self.more_on_wire(&now) > 0 {
             if now.at.duration_since(begin).unwrap_or_default() >= ON_THE_WIRE {
                 let more = count_of(self.more_on_wire(&now), "packet", "packets");
                 let reason = format!("the device counted {more} more than its queues");
-                let (place, not_compared) = (self.interface.clone(), Some(reason));
+                let place = self.interface.clone();
+                let not_compared = Some(reason);
                 self.counted.push(Counted { place, not_compared, ..Counted::default() });
                 return false;
             }
+
             sides.pause(PAUSE);
             let Some(next) = Reading::take(sides) else { return false };
             now = next;
@@ -430,7 +480,8 @@ mod tests {
         seen: u64,
         /// Packets that come while the other side is read.
         per_reading: u64,
-        /// By how many packets the device's count is behind at each reading, the last first; then by none.
+        /// By how many packets the device's count is behind at each reading, the last first; then
+        /// by none.
         behind: Vec<u64>,
         queue: Option<u32>,
         silent_queue_since: Option<SystemTime>,
@@ -541,10 +592,12 @@ mod tests {
         for ends in [false, true] {
             let mut sides = Fixed::new();
             sides.pass(500);
+
             let mut comparison = Comparison::begin("eth7", &mut sides);
             let last_known = sides.now;
             sides.now = at(5);
             sides.received.total = 3;
+
             let reset = match ends {
                 false => comparison.look(&mut sides),
                 true => comparison.end(&mut sides, Proof::Alive),
@@ -583,7 +636,9 @@ mod tests {
     #[test]
     fn a_queue_that_was_silent_may_have_been_dead_unless_all_packets_on_the_wire_came() {
         let silent = Some(at(7));
-        for (on_wire, beyond, since) in [(None, 0, silent), (Some(0), 3, silent), (Some(0), 0, None)] {
+        for (on_wire, beyond, since) in
+            [(None, 0, silent), (Some(0), 3, silent), (Some(0), 0, None)]
+        {
             let mut sides = Fixed { silent_queue_since: silent, ..Fixed::new() };
             sides.received.on_wire = on_wire;
             let mut comparison = Comparison::begin("eth7", &mut sides);
@@ -615,7 +670,9 @@ mod tests {
         sides.pass(100);
         (sides.received.sent, sides.seen) = (20, 120);
         comparison.end(&mut sides, Proof::Alive);
-        assert!(is_in_order(comparison.counted()) && comparison.counted()[0].not_compared.is_none());
+        assert!(
+            is_in_order(comparison.counted()) && comparison.counted()[0].not_compared.is_none()
+        );
         sides.seen = 110;
         comparison.end(&mut sides, Proof::Alive);
         assert!(comparison.counted()[0].not_compared.is_some(), "sent ones may not be seen");

@@ -28,8 +28,8 @@ impl DropCount {
         *self = Self { before: self.before + self.since, ..Self::begin(counters) };
     }
 
-    /// The drops so far, by a reading at `now`; `None` if the device reports none. If the counter went backwards, what it
-    /// counted between the last reading and its reset is unknown.
+    /// The drops so far, by a reading at `now`; `None` if the device reports none. If the counter
+    /// went backwards, what it counted between the last reading and its reset is unknown.
     pub(crate) fn read(
         &mut self,
         counters: Option<DeviceCounters>,
@@ -37,6 +37,7 @@ impl DropCount {
     ) -> (Option<u64>, Option<Reset>) {
         let (Some(counters), Some(start)) = (counters, self.start) else { return (None, None) };
         let mut reset = None;
+
         if let Some((last, last_known)) = self.last
             && counters.went_back_since(&last)
         {
@@ -48,9 +49,11 @@ impl DropCount {
             self.before += if is_kept { self.since } else { 0 };
             self.start = Some(DeviceCounters { dropped: Some(0), ..counters });
         }
+
         let since = counters.dropped_since(&self.start.unwrap_or(start));
         self.last = Some((counters, now));
         self.since = since.unwrap_or(self.since);
+
         (since.map(|since| self.before + since), reset)
     }
 }

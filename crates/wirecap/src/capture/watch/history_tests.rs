@@ -1,7 +1,8 @@
-//! Random histories of devices: whenever the sender's count and the file differ, the verdict is not a plain "yes".
+//! Random histories of devices: whenever the sender's count and the file differ, the verdict is not
+//! a plain "yes".
 //!
-//! The device, its counters and the rings' kernel are simulated. Rings, comparison, drop counts, gaps and verdict are those
-//! of a live capture.
+//! The device, its counters and the rings' kernel are simulated. Rings, comparison, drop counts,
+//! gaps and verdict are those of a live capture.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,7 +14,9 @@ use super::*;
 use crate::device::received::Received;
 use crate::device::{DeviceCounters, DropSource};
 use crate::ledger::{Answer, Counted, Ledger};
-use crate::sim::{Answer as Given, QueueState, Random, SimCapture, SimDevice, SimSettings, SimWorker};
+use crate::sim::{
+    Answer as Given, QueueState, Random, SimCapture, SimDevice, SimSettings, SimWorker,
+};
 use crate::time::Timestamp;
 use crate::umem::pool::Geometry;
 use crate::umem::ring::Counters;
@@ -97,8 +100,11 @@ struct World {
 
 impl World {
     fn new(model: Model, mut random: Random) -> Self {
-        let rings =
-            if matches!(model, Model::Total | Model::Bond) { 1 } else { random.between(2, 4) as usize };
+        let rings = if matches!(model, Model::Total | Model::Bond) {
+            1
+        } else {
+            random.between(2, 4) as usize
+        };
         Self::with_queues(model, rings, random)
     }
 
@@ -111,12 +117,14 @@ impl World {
             ..SimSettings::default()
         };
         let capture = SimCapture::new(&settings);
-        let device = SimDevice::new((0..rings).map(|ring| Arc::clone(capture.kernel(ring))).collect());
+        let device =
+            SimDevice::new((0..rings).map(|ring| Arc::clone(capture.kernel(ring))).collect());
         let workers = (0..rings).map(|index| capture.worker(index)).collect();
         let now = SystemTime::now();
         let mut watched = watched(model != Model::Virtual);
         watched.shows_no_life = model != Model::Virtual;
         (watched.well, watched.began, watched.felt) = (now, now, now);
+
         let mut world = Self {
             model,
             settings,
@@ -145,6 +153,7 @@ impl World {
         if model == Model::Bond {
             world.device.set_queue(0, QueueState::Bypassed);
         }
+
         world
     }
 
@@ -169,6 +178,7 @@ impl World {
         let end = self.now + time;
         while self.now < end {
             self.now = end.min(self.now + STEP);
+
             while self.is_sending && self.next_burst <= self.now {
                 for _ in 0..self.random.between(1, 8) {
                     let queue = self.random.below(self.device.queues() as u64) as usize;
@@ -179,13 +189,16 @@ impl World {
                 }
                 self.next_burst += self.burst_period;
             }
+
             if !self.is_sending {
                 self.next_burst = self.now;
             }
+
             while self.next_batch <= self.now {
                 self.device.count();
                 self.next_batch += BATCH;
             }
+
             if !self.is_stalled {
                 self.drain();
             }
@@ -211,6 +224,7 @@ impl World {
         if carrier == Carrier::Flapped {
             self.watched.lose(UnseenReason::NoCarrier, None, &|_| ());
         }
+
         let rings = self.capture.rings().len();
         if self.device.queues() > rings {
             self.watched.lose(UnseenReason::Queues, None, &|_| ());
@@ -218,6 +232,7 @@ impl World {
             assert!(home < self.workers.len());
             self.device.seat(Arc::clone(self.capture.kernel(rings)));
         }
+
         if carrier == Carrier::Gone {
             self.watched.lose(UnseenReason::NoCarrier, None, &|_| ());
         } else {
@@ -226,11 +241,15 @@ impl World {
             self.look_at_queues();
             self.watched.find_well(now, now, &|_| ());
         }
+
         if self.since(self.counted) >= COUNT_PERIOD {
             self.counted = now;
             self.read_drops();
         }
-        if self.since(self.compared) >= Duration::from_secs(5) && self.watched.unseen_now().is_none() {
+
+        if self.since(self.compared) >= Duration::from_secs(5)
+            && self.watched.unseen_now().is_none()
+        {
             self.compared = now;
             let mut comparison = std::mem::take(&mut self.comparison);
             let reset = comparison.look(self);
@@ -283,7 +302,8 @@ impl World {
             Incident::QueueSilent(queue) => self.device.set_queue(queue, QueueState::Silent),
             Incident::QueueBypassed(queue) => self.device.set_queue(queue, QueueState::Bypassed),
             Incident::Heal => {
-                (0..self.device.queues()).for_each(|queue| self.device.set_queue(queue, QueueState::Works));
+                (0..self.device.queues())
+                    .for_each(|queue| self.device.set_queue(queue, QueueState::Works));
             }
             Incident::Wait => self.run(SILENCE_NOTICED),
             Incident::Die => self.device.die(),
@@ -314,9 +334,11 @@ impl World {
         let queue = self.random.below(self.device.queues() as u64) as usize;
         let drops = self.random.between(1, 50);
         let mut all = vec![vec![DropAtDevice(drops)], vec![Stall, Resume], vec![Quiet, Resume]];
+
         if self.model != Model::Bond {
             all.extend([vec![QueueBypassed(queue)], vec![QueueBypassed(queue), Heal]]);
         }
+
         if self.model != Model::Virtual {
             all.extend([
                 vec![ResetCounters],
@@ -325,18 +347,27 @@ impl World {
                 vec![LoseCarrier],
             ]);
         }
+
         if !matches!(self.model, Model::Virtual | Model::Bond) {
-            all.extend([vec![Die], vec![Die, LoseCarrier, RegainCarrier], vec![QueueSilent(queue)]]);
+            all.extend([
+                vec![Die],
+                vec![Die, LoseCarrier, RegainCarrier],
+                vec![QueueSilent(queue)],
+            ]);
         }
+
         match self.model {
             Model::QueuesAndWire => all.push(vec![QueueSilent(queue), Heal]),
-            // Nothing shows a shorter silence of one queue. The first wait is for a queue that is silent already.
+            // Nothing shows a shorter silence of one queue. The first wait is for a queue that is
+            // silent already.
             Model::Queues => all.push(vec![Wait, QueueSilent(queue), Wait, Heal]),
             _ => {}
         }
+
         if matches!(self.model, Model::Virtual | Model::Queues) {
             all.push(vec![AddQueue]);
         }
+
         all
     }
 
@@ -346,23 +377,29 @@ impl World {
         if carrier != Carrier::Steady {
             self.watched.lose(UnseenReason::NoCarrier, None, &|_| ());
         }
+
         let proof = match self.watched.unseen_now() {
             Some(_) => Proof::Gap,
-            None if self.model == Model::Virtual || self.watched.carrier_losses.is_none() => Proof::Alive,
+            None if self.model == Model::Virtual || self.watched.carrier_losses.is_none() => {
+                Proof::Alive
+            }
             None => Proof::Packets,
         };
         let mut comparison = std::mem::take(&mut self.comparison);
         let reset = comparison.end(&mut self, proof);
         self.note(reset);
+
         let drops = self.read_drops();
         self.is_stalled = false;
         self.drain();
+
         let rings = self.capture.ledger(Duration::from_secs(1)).rings;
         let ledger = Ledger::of("xdp", String::new(), Duration::from_secs(1), rings, vec![drops]);
         let unseen = self.watched.unseen().to_vec();
         let ledger = ledger.with_gaps(0, unseen);
-        let (counted, quiet_since) =
-            (comparison.counted().to_vec(), comparison.may_be_dead_since().into_iter().collect());
+        let counted = comparison.counted().to_vec();
+        let quiet_since = comparison.may_be_dead_since().into_iter().collect();
+
         (Ledger { counted, quiet_since, ..ledger }, self.sent, self.in_file, self.lost)
     }
 }
@@ -371,9 +408,11 @@ impl BothSides for World {
     fn received(&mut self) -> Option<Received> {
         let counts = self.device.counts();
         let total = counts.queues.iter().sum();
-        let numbered =
-            || counts.queues.iter().enumerate().map(|(queue, count)| (queue as u32, *count)).collect();
+        let numbered = || {
+            counts.queues.iter().enumerate().map(|(queue, count)| (queue as u32, *count)).collect()
+        };
         let has_queues = !matches!(self.model, Model::Total | Model::Bond);
+
         Some(Received {
             queues: if has_queues { numbered() } else { Vec::new() },
             total,
@@ -417,7 +456,8 @@ impl BothSides for World {
     }
 }
 
-const MODELS: [Model; 5] = [Model::Virtual, Model::Queues, Model::QueuesAndWire, Model::Total, Model::Bond];
+const MODELS: [Model; 5] =
+    [Model::Virtual, Model::Queues, Model::QueuesAndWire, Model::Total, Model::Bond];
 
 fn histories() -> u64 {
     std::env::var("WIRECAP_HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(200)
@@ -434,18 +474,23 @@ fn try_history(seed: u64) -> Result<(Answer, bool), String> {
     let model = MODELS[random.below(MODELS.len() as u64) as usize];
     let mut world = World::new(model, random.clone());
     let is_late = model != Model::Virtual && random.once_in(6);
+
     if is_late {
         world.has_carrier = false;
         world.device.set_carrier(false);
         world.is_sending = false;
     }
+
     world.begin();
+
     if is_late {
         world.run(Duration::from_millis(600));
         (world.has_carrier, world.is_sending) = (true, true);
         world.device.set_carrier(true);
     }
+
     let mut told = Vec::new();
+
     for _ in 0..random.between(0, 3) {
         world.run(Duration::from_millis(random.between(100, 7000)));
         let mut choices = world.incidents();
@@ -456,33 +501,44 @@ fn try_history(seed: u64) -> Result<(Answer, bool), String> {
             world.run(Duration::from_millis(random.between(50, 2500)));
         }
     }
+
     world.pass(Duration::from_millis(random.below(150)));
     let (ledger, sent, in_file, lost_at) = world.end();
     let verdict = ledger.judge();
-    let about = format!("seed {seed}, {model:?}, {told:?}: {sent} sent, {in_file} in the file\n{ledger}");
+    let about =
+        format!("seed {seed}, {model:?}, {told:?}: {sent} sent, {in_file} in the file\n{ledger}");
     let text = ledger.to_string();
+
     if sent != in_file && verdict.to_string() == "lossless: yes" {
         return Err(format!("a false yes: {about}"));
     }
+
     let lost = sent.saturating_sub(in_file);
     let names = text.contains("eth7") || text.contains(" UTC");
-    if lost > verdict.lost() && !(names && verdict.answer != Answer::Yes || !verdict.unchecked.is_empty()) {
+    if lost > verdict.lost()
+        && !(names && verdict.answer != Answer::Yes || !verdict.unchecked.is_empty())
+    {
         return Err(format!("no place and no time: {about}"));
     }
+
     let outside = lost_at.iter().filter(|at| !is_named(&ledger, **at)).count() as u64;
     let missing: u64 = ledger.counted.iter().map(Counted::missing).sum();
-    // After a reset, what was missing before is not known, nor what a queue lost that failed alone and works again. A batch
-    // may not be counted yet.
-    let leaves_no_trace =
-        |incident: &Incident| matches!(incident, Incident::ResetCounters | Incident::QueueSilent(_));
+
+    // After a reset, what was missing before is not known, nor what a queue lost that failed alone
+    // and works again. A batch may not be counted yet.
+    let leaves_no_trace = |incident: &Incident| {
+        matches!(incident, Incident::ResetCounters | Incident::QueueSilent(_))
+    };
     let is_unknown = told.iter().any(leaves_no_trace);
     if outside > missing + 64 && verdict.unchecked.is_empty() && !is_unknown {
         return Err(format!("{outside} lost packets at no named time: {about}"));
     }
+
     Ok((verdict.answer, sent != in_file))
 }
 
-/// Whether a packet at this time came in a period that the ledger lists, or after the last time that is known.
+/// Whether a packet at this time came in a period that the ledger lists, or after the last time
+/// that is known.
 fn is_named(ledger: &Ledger, at: SystemTime) -> bool {
     let is_in = |unseen: &Unseen| unseen.from <= at && unseen.to.is_none_or(|to| at <= to);
     ledger.unseen.iter().any(is_in) || ledger.quiet_since.iter().any(|since| *since <= at)
@@ -494,9 +550,13 @@ fn whenever_packets_are_missing_the_verdict_is_no_plain_yes() {
     for seed in seeds(histories()) {
         answers.push(try_history(seed).unwrap_or_else(|broken| panic!("{broken}")));
     }
+
     if answers.len() >= 200 {
-        let count = |test: fn(&(Answer, bool)) -> bool| answers.iter().filter(|answer| test(answer)).count();
+        let count = |test: fn(&(Answer, bool)) -> bool| {
+            answers.iter().filter(|answer| test(answer)).count()
+        };
         let missing = count(|(_, differs)| *differs);
+
         let kinds = [
             count(|(answer, _)| *answer == Answer::Yes),
             count(|(answer, _)| matches!(answer, Answer::Until(_))),
@@ -532,9 +592,13 @@ fn five_of_eight_queues_that_were_silent_for_a_while_are_no_plain_yes() {
         world.run(SILENCE_NOTICED);
         world.happen(Incident::Heal);
         world.run(Duration::from_secs(3));
+
         let (ledger, sent, in_file, lost) = world.end();
         assert!(sent > in_file, "seed {seed}: {sent} sent\n{ledger}");
-        assert!(ledger.verdict().starts_with("lossless until "), "silent queues, seed {seed}\n{ledger}");
+        assert!(
+            ledger.verdict().starts_with("lossless until "),
+            "silent queues, seed {seed}\n{ledger}"
+        );
         assert!(lost.iter().all(|at| is_named(&ledger, *at)), "seed {seed}\n{ledger}");
     }
 }

@@ -1,9 +1,10 @@
-//! Whether a device that delivers no packets is alive: on the rings an idle link and a dead device look the same.
+//! Whether a device that delivers no packets is alive: on the rings an idle link and a dead device
+//! look the same.
 //!
-//! A device that was reset without its driver (a function-level reset, a bus error) keeps its carrier and stays silent.
-//! Three things distinguish it from an idle one. A virtio device reports that it was reset. Some devices send an
-//! interrupt whenever their driver is woken, so they can be probed. And packets that a device or its driver counts must
-//! reach the rings.
+//! A device that was reset without its driver (a function-level reset, a bus error) keeps its
+//! carrier and stays silent. Three things distinguish it from an idle one. A virtio device reports
+//! that it was reset. Some devices send an interrupt whenever their driver is woken, so they can be
+//! probed. And packets that a device or its driver counts must reach the rings.
 //!
 //! - A virtio device whose status lacks DRIVER_OK was reset. Only the driver can start it again:
 //!   unbind it and bind it.
@@ -14,10 +15,10 @@
 //!   five seconds. The gap begins at its last answer or packet. When an administrator sets the
 //!   interface down and up, these drivers restart the device; the capture itself does not do this.
 //! - A whole interface captured with `xdp` is also silent if the driver or the device counts
-//!   packets for two seconds while none reaches the program or a ring. On a receive mode that copies, the
-//!   watcher then detaches the program and attaches it again, once per gap. vmxnet3 needs this:
-//!   after the interface was set down and up, its driver (Linux 7.3) counts no XDP packets,
-//!   although the program is attached.
+//!   packets for two seconds while none reaches the program or a ring. On a receive mode that
+//!   copies, the watcher then detaches the program and attaches it again, once per gap. vmxnet3
+//!   needs this: after the interface was set down and up, its driver (Linux 7.3) counts no XDP
+//!   packets, although the program is attached.
 //! - After a gap the same counters are read at each check. The gap ends with the first packet, or
 //!   when the device has counted none for a second. It does not end merely because the interface is
 //!   up: vmxnet3 may have its carrier for a while before it counts and delivers.
@@ -34,7 +35,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The same for a device that was never seen to answer, because packets arrived at every check.
 const UNTRIED_PATIENCE: Duration = Duration::from_secs(5);
-/// So many packets that were counted and came to no ring are no accident: a driver counts some that no program sees.
+/// So many packets that were counted and came to no ring are no accident: a driver counts some that
+/// no program sees.
 const MISSING: u64 = 32;
 
 /// The observations of a device at one moment.
@@ -101,7 +103,8 @@ struct Bypass {
 struct Delivery {
     received: u64,
     packets: u64,
-    /// How many packets were new: so many may be counted late, by a device that updates its counters at intervals.
+    /// How many packets were new: so many may be counted late, by a device that updates its
+    /// counters at intervals.
     new: u64,
     /// The comparison before.
     since: Instant,
@@ -125,8 +128,10 @@ impl LivenessWatch {
         if signs.was_reset {
             return self.silent(now, Silence::Reset);
         }
+
         let has_packets = signs.packets != last.packets;
-        let has_answer = signs.interrupts.zip(last.interrupts).is_some_and(|(now, before)| now != before);
+        let has_answer =
+            signs.interrupts.zip(last.interrupts).is_some_and(|(now, before)| now != before);
         if has_packets || has_answer {
             self.has_delivered |= has_packets;
             self.has_answered |= has_answer && !has_packets && self.asked.is_some();
@@ -134,16 +139,21 @@ impl LivenessWatch {
             // Packets since the last look arrived after it; more is not known.
             self.alive = Some(then);
         }
+
         let patience = if self.has_answered { PATIENCE } else { UNTRIED_PATIENCE };
+
         match self.asked.filter(|_| self.is_to_answer(signs.interrupts)) {
-            Some(asked) if now.duration_since(asked) >= patience => self.silent(now, Silence::NoAnswer),
+            Some(asked) if now.duration_since(asked) >= patience => {
+                self.silent(now, Silence::NoAnswer)
+            }
             Some(_) => Life::Doubtful,
             None => Life::Alive,
         }
     }
 
-    /// Whether a device with this number of interrupts must answer when it is probed: it has answered before, or its
-    /// packets caused interrupts. A device without either may have no counted interrupts.
+    /// Whether a device with this number of interrupts must answer when it is probed: it has
+    /// answered before, or its packets caused interrupts. A device without either may have no
+    /// counted interrupts.
     pub(super) fn is_to_answer(&self, interrupts: Option<u64>) -> bool {
         self.has_answered || (self.has_delivered && interrupts > Some(0))
     }
@@ -162,7 +172,8 @@ impl LivenessWatch {
         self.resumed = None;
     }
 
-    /// The device or its driver has counted `received` packets so far, of which `packets` came to the rings.
+    /// The device or its driver has counted `received` packets so far, of which `packets` came to
+    /// the rings.
     pub(super) fn compare(&mut self, received: u64, packets: u64, now: Instant) -> Life {
         let before = self.counted.replace((received, packets, now));
         let (received_before, packets_before, then) = before.unwrap_or((received, packets, now));
@@ -170,15 +181,18 @@ impl LivenessWatch {
             let new = packets.saturating_sub(packets_before);
             self.last_delivery = Some(Delivery { received, packets, new, since: then });
         }
+
         let is_certain = self.bypassed.is_some_and(|bypass| bypass.is_certain);
         if packets != packets_before || (received < received_before + MISSING && !is_certain) {
             self.bypassed = None;
             return Life::Alive;
         }
+
         // One look may have come between the one count and the other.
         let is_certain = self.bypassed.is_some();
         let since = self.bypassed.map_or(then, |bypass| bypass.since);
         self.bypassed = Some(Bypass { since, is_certain });
+
         self.bypass(packets, now)
     }
 
@@ -192,30 +206,36 @@ impl LivenessWatch {
         }
     }
 
-    /// For how long packets that the device counted have not come, if a capture ends at `now` and none comes any more.
+    /// For how long packets that the device counted have not come, if a capture ends at `now` and
+    /// none comes any more.
     pub(super) fn missing(&self, received: u64, packets: u64, now: Instant) -> Option<Duration> {
         let last = self.last_delivery.filter(|last| packets == last.packets)?;
         (received >= last.received + last.new + MISSING).then(|| now.duration_since(last.since))
     }
 
-    /// As [`compare`](Self::compare), of a device that has its carrier again: it is back with the first packet, or when it
-    /// has counted none for a while.
+    /// As [`compare`](Self::compare), of a device that has its carrier again: it is back with the
+    /// first packet, or when it has counted none for a while.
     pub(super) fn resume(&mut self, received: u64, packets: u64, now: Instant) -> Life {
         let begin = Resumed { first: received, last: received, packets, since: now, counted: now };
-        let Some(before) = self.resumed.replace(begin).filter(|before| received >= before.last) else {
+        let Some(before) = self.resumed.replace(begin).filter(|before| received >= before.last)
+        else {
             return Life::Doubtful;
         };
         let counted = if received == before.last { before.counted } else { now };
+
         if packets != before.packets || now.duration_since(counted) >= PATIENCE {
             self.resumed = None;
             return self.compare(received, packets, now);
         }
+
         self.resumed = Some(Resumed { last: received, counted, ..before });
         if received < before.first + MISSING || now.duration_since(before.since) < PATIENCE {
             return Life::Doubtful;
         }
+
         self.counted = Some((received, packets, now));
         self.bypassed = Some(Bypass { since: before.since, is_certain: true });
+
         self.bypass(packets, now)
     }
 
@@ -260,7 +280,12 @@ mod tests {
     impl Scene {
         fn new() -> Self {
             let signs = Signs { packets: 10, interrupts: Some(5), was_reset: false };
-            Self { liveness_watch: LivenessWatch::default(), began: Instant::now(), millis: 0, signs }
+            Self {
+                liveness_watch: LivenessWatch::default(),
+                began: Instant::now(),
+                millis: 0,
+                signs,
+            }
         }
 
         fn look(&mut self) -> Life {
@@ -271,7 +296,8 @@ mod tests {
             life
         }
 
-        /// Checks while the device is alive: it answers, and delivers this many packets between two checks.
+        /// Checks while the device is alive: it answers, and delivers this many packets between two
+        /// checks.
         fn live(&mut self, looks: u64, packets: u64) {
             for _ in 0..looks {
                 self.signs.packets += packets;
@@ -374,7 +400,8 @@ mod tests {
 
     #[test]
     fn counted_packets_that_reach_no_ring_are_reported_at_the_second_look() {
-        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
+        let mut liveness_watch = LivenessWatch::default();
+        let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
         assert_eq!(liveness_watch.compare(100, 100, at(0)), Life::Alive);
         assert_eq!(liveness_watch.compare(200, 180, at(1)), Life::Alive, "some came");
@@ -389,15 +416,25 @@ mod tests {
 
     #[test]
     fn packets_that_pass_the_rings_by_do_so_until_one_comes() {
-        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
+        let mut liveness_watch = LivenessWatch::default();
+        let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
         liveness_watch.compare(100, 100, at(0));
         liveness_watch.compare(200, 100, at(1));
-        assert_eq!(liveness_watch.bypass(100, at(1)), Life::Doubtful, "between two comparisons, too");
+        assert_eq!(
+            liveness_watch.bypass(100, at(1)),
+            Life::Doubtful,
+            "between two comparisons, too"
+        );
         liveness_watch.compare(300, 100, at(2));
+
         let silent = |seconds| Life::Silent(Duration::from_secs(seconds), Silence::Bypass);
         assert_eq!(liveness_watch.bypass(100, at(2)), silent(2));
-        assert_eq!(liveness_watch.compare(301, 100, at(3)), silent(3), "the sender has become slow");
+        assert_eq!(
+            liveness_watch.compare(301, 100, at(3)),
+            silent(3),
+            "the sender has become slow"
+        );
         assert_eq!(liveness_watch.bypass(101, at(3)), Life::Alive);
         assert_eq!(liveness_watch.compare(302, 101, at(4)), Life::Alive);
         assert_eq!(liveness_watch.bypass(101, at(4)), Life::Alive);
@@ -405,14 +442,19 @@ mod tests {
 
     #[test]
     fn a_device_is_back_when_it_delivers_the_packets_it_counts() {
-        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
+        let mut liveness_watch = LivenessWatch::default();
+        let began = Instant::now();
         let at = |millis| began + Duration::from_millis(millis);
         assert_eq!(liveness_watch.resume(100, 50, at(0)), Life::Doubtful);
         assert_eq!(liveness_watch.resume(120, 50, at(100)), Life::Doubtful);
         assert_eq!(liveness_watch.resume(140, 51, at(200)), Life::Alive, "a packet has come");
         liveness_watch.forgive();
         assert_eq!(liveness_watch.resume(200, 51, at(1000)), Life::Doubtful);
-        assert_eq!(liveness_watch.resume(200, 51, at(1100)), Life::Doubtful, "it may not receive yet");
+        assert_eq!(
+            liveness_watch.resume(200, 51, at(1100)),
+            Life::Doubtful,
+            "it may not receive yet"
+        );
         assert_eq!(liveness_watch.resume(200, 51, at(2000)), Life::Alive, "nothing is sent to it");
         assert_eq!(liveness_watch.missing(231, 51, at(2500)), None, "few were counted since");
         assert_eq!(liveness_watch.missing(232, 51, at(2500)), Some(Duration::from_millis(500)));
@@ -420,7 +462,8 @@ mod tests {
 
     #[test]
     fn a_device_that_begins_to_count_is_not_back_before_it_delivers() {
-        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
+        let mut liveness_watch = LivenessWatch::default();
+        let began = Instant::now();
         let at = |millis| began + Duration::from_millis(millis);
         for look in 0..9 {
             assert_eq!(liveness_watch.resume(200, 51, at(100 * look)), Life::Doubtful);
@@ -432,7 +475,8 @@ mod tests {
 
     #[test]
     fn counted_packets_that_have_not_come_are_missing_when_the_capture_ends() {
-        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
+        let mut liveness_watch = LivenessWatch::default();
+        let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
         assert_eq!(liveness_watch.missing(900, 0, at(0)), None, "nothing was compared");
         liveness_watch.compare(100, 50, at(0));
@@ -450,14 +494,21 @@ mod tests {
 
     #[test]
     fn a_device_with_carrier_that_counts_but_delivers_no_packets_is_silent() {
-        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
+        let mut liveness_watch = LivenessWatch::default();
+        let began = Instant::now();
         let at = |millis| began + Duration::from_millis(millis);
+
         // Some drivers count from 0 after they were started.
         assert_eq!(liveness_watch.resume(500, 50, at(0)), Life::Doubtful);
         assert_eq!(liveness_watch.resume(3, 50, at(100)), Life::Doubtful);
+
         for look in 1..10 {
-            assert_eq!(liveness_watch.resume(3 + 20 * look, 50, at(100 + 100 * look)), Life::Doubtful);
+            assert_eq!(
+                liveness_watch.resume(3 + 20 * look, 50, at(100 + 100 * look)),
+                Life::Doubtful
+            );
         }
+
         let silent = Life::Silent(Duration::from_millis(1000), Silence::Bypass);
         assert_eq!(liveness_watch.resume(300, 50, at(1100)), silent);
         assert_eq!(liveness_watch.bypass(50, at(1100)), silent);

@@ -1,5 +1,6 @@
-//! Queues that fall silent alone. One that delivers nothing while others of its interface do is dead or gets no packets, and
-//! what shows that a device is alive does not show it of each of its queues.
+//! Queues that fall silent alone. One that delivers nothing while others of its interface do is
+//! dead or gets no packets, and what shows that a device is alive does not show it of each of its
+//! queues.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -39,6 +40,7 @@ impl Queues {
 
         let mut have_received = false;
         let mut silent = Vec::new();
+
         for (number, packets) in packets {
             let queue = self.queues.entry(*number).or_default();
             if *packets == queue.packets {
@@ -46,8 +48,10 @@ impl Queues {
                 continue;
             }
             have_received = true;
-            *queue = Queue { packets: *packets, last_packet: Some(before), silence: Duration::ZERO };
+            *queue =
+                Queue { packets: *packets, last_packet: Some(before), silence: Duration::ZERO };
         }
+
         if !have_received {
             return;
         }
@@ -73,7 +77,8 @@ impl Queues {
         *self = Self { silent_since: self.silent_since, ..Self::default() };
     }
 
-    /// When the last packet came before a queue fell silent, at the earliest, also if it receives again.
+    /// When the last packet came before a queue fell silent, at the earliest, also if it receives
+    /// again.
     pub(super) fn silent_since(&self) -> Option<SystemTime> {
         #[cfg(sabotage)]
         if crate::sabotage::is("silent-queue-unnoticed") {
@@ -89,42 +94,60 @@ mod tests {
 
     const LOOK: Duration = Duration::from_millis(150);
 
-    /// Since when a queue was silent, in looks, if each look finds these packets more on each queue.
-    fn silent_after<const QUEUES: usize>(looks: impl IntoIterator<Item = [u64; QUEUES]>) -> Option<u32> {
-        let (mut queues, mut sums) = (Queues::default(), [0; QUEUES]);
-        let (began, begin) = (SystemTime::now(), Instant::now());
+    /// Since when a queue was silent, in looks, if each look finds these packets more on each
+    /// queue.
+    fn silent_after<const QUEUES: usize>(
+        looks: impl IntoIterator<Item = [u64; QUEUES]>,
+    ) -> Option<u32> {
+        let mut queues = Queues::default();
+        let mut sums = [0; QUEUES];
+        let began = SystemTime::now();
+        let begin = Instant::now();
+
         for (look, more) in (0..).zip(looks) {
             (0..QUEUES).for_each(|queue| sums[queue] += more[queue]);
             let packets = (0..).zip(sums).collect();
             queues.look(&packets, began + LOOK * look, begin + LOOK * look);
         }
+
         let since = queues.silent_since()?.duration_since(began).unwrap();
         Some((since.as_millis() / LOOK.as_millis()) as u32)
     }
 
     #[test]
     fn a_queue_that_falls_silent_for_a_second_is_noticed_also_if_it_receives_again() {
-        let history =
-            |silent: usize| [vec![[0, 0]], vec![[2, 1]; 3], vec![[2, 0]; silent], vec![[2, 1]; 20]].concat();
+        let history = |silent: usize| {
+            [vec![[0, 0]], vec![[2, 1]; 3], vec![[2, 0]; silent], vec![[2, 1]; 20]].concat()
+        };
         assert_eq!(silent_after(history(6)), None, "0.9 s");
-        assert_eq!(silent_after(history(7)), Some(2), "1.05 s: the look before the one with its last packet");
+        assert_eq!(
+            silent_after(history(7)),
+            Some(2),
+            "1.05 s: the look before the one with its last packet"
+        );
     }
 
     #[test]
     fn an_interface_that_is_quiet_has_no_silent_queue() {
-        let history = [vec![[0, 0]], vec![[2, 1]], vec![[0, 0]; 50], vec![[2, 0]], vec![[2, 1]; 9]].concat();
+        let history =
+            [vec![[0, 0]], vec![[2, 1]], vec![[0, 0]; 50], vec![[2, 0]], vec![[2, 1]; 9]].concat();
         assert_eq!(silent_after(history), None);
     }
 
     #[test]
     fn a_queue_without_any_packet_has_not_fallen_silent() {
         assert_eq!(silent_after([vec![[0, 0]], vec![[1, 0]; 50]].concat()), None);
-        assert_eq!(silent_after([vec![[5, 5]], vec![[1, 0]; 50]].concat()), Some(0), "it has had some");
+        assert_eq!(
+            silent_after([vec![[5, 5]], vec![[1, 0]; 50]].concat()),
+            Some(0),
+            "it has had some"
+        );
     }
 
     #[test]
     fn the_time_of_a_gap_is_no_silence() {
-        let (began, begin) = (SystemTime::now(), Instant::now());
+        let began = SystemTime::now();
+        let begin = Instant::now();
         let mut queues = Queues::default();
         let look = |queues: &mut Queues, millis, packets: [u64; 2]| {
             let passed = Duration::from_millis(millis);

@@ -10,7 +10,8 @@ use crate::device::ReceiveMode;
 use crate::device::received::{Received, Tap};
 use crate::packet::Direction;
 
-/// How often both sides are compared while the capture runs. A driver may query its firmware for its counters.
+/// How often both sides are compared while the capture runs. A driver may query its firmware for
+/// its counters.
 const COMPARE_PERIOD: Duration = Duration::from_secs(5);
 
 /// A captured interface and its rings.
@@ -22,7 +23,8 @@ struct Sides<'a> {
 impl BothSides for Sides<'_> {
     fn received(&mut self) -> Option<Received> {
         let received = self.attached.target.device.received_for(self.attached.tap()).ok()?;
-        let sees_sent = matches!(self.attached.target.way, Way::Packet { direction: Direction::InOut, .. });
+        let sees_sent =
+            matches!(self.attached.target.way, Way::Packet { direction: Direction::InOut, .. });
         Some(Received { sent: if sees_sent { received.sent } else { 0 }, ..received })
     }
 
@@ -30,11 +32,15 @@ impl BothSides for Sides<'_> {
         if let Some(reason) = self.attached.is_partial() {
             return Err(reason.to_owned());
         }
+
         let is_by_queue = self.attached.tap() == Tap::Driver;
         let mut seen = Seen::new();
+
         for (_, ring) in self.shared.rings_of(self.attached.index) {
-            let (least, most) = ring.received().ok_or("the kernel does not count what the filter rejects")?;
+            let (least, most) =
+                ring.received().ok_or("the kernel does not count what the filter rejects")?;
             let queue = is_by_queue.then_some(ring.identity().name.queue);
+
             // A part of the queues can be compared by queue only.
             let whole = self.attached.target.whole.then_some(None);
             for place in queue.map(Some).into_iter().chain(whole) {
@@ -42,6 +48,7 @@ impl BothSides for Sides<'_> {
                 *sum = (sum.0 + least, sum.1 + most);
             }
         }
+
         Ok(seen)
     }
 
@@ -70,7 +77,9 @@ impl Attached {
     /// Where its packets come from.
     fn tap(&self) -> Tap {
         match &self.attachment {
-            Some(Attachment::Xdp(attachment)) if attachment.receive_mode() == ReceiveMode::Generic => {
+            Some(Attachment::Xdp(attachment))
+                if attachment.receive_mode() == ReceiveMode::Generic =>
+            {
                 Tap::Generic
             }
             Some(Attachment::Xdp(_)) => Tap::Driver,
@@ -82,14 +91,21 @@ impl Attached {
     fn is_partial(&self) -> Option<&'static str> {
         match (&self.attachment, &self.target.way) {
             (None, _) => Some("it is not attached"),
-            (Some(Attachment::Xdp(attachment)), _) if !attachment.has_all() => Some("a queue was closed"),
-            (_, Way::Packet { direction: Direction::Out, .. }) => Some("only sent packets are captured"),
-            (Some(Attachment::Packet(_)), _) if !self.target.whole => Some("only some queues are captured"),
+            (Some(Attachment::Xdp(attachment)), _) if !attachment.has_all() => {
+                Some("a queue was closed")
+            }
+            (_, Way::Packet { direction: Direction::Out, .. }) => {
+                Some("only sent packets are captured")
+            }
+            (Some(Attachment::Packet(_)), _) if !self.target.whole => {
+                Some("only some queues are captured")
+            }
             _ => None,
         }
     }
 
-    /// Whether the device delivers wrong packets while it has no cells: igb repeats and mixes packets then.
+    /// Whether the device delivers wrong packets while it has no cells: igb repeats and mixes
+    /// packets then.
     pub(in crate::capture) fn delivers_wrong_if_starved(&self) -> bool {
         self.target.device.driver.as_deref() == Some("igb")
     }
@@ -98,10 +114,13 @@ impl Attached {
     pub(in crate::capture) fn begin_comparison(&mut self, shared: &Shared) {
         self.compared = Instant::now();
         if self.all.is_some() {
-            return self.comparison.give_up(&self.watched.name, "all interfaces share their sockets");
+            return self
+                .comparison
+                .give_up(&self.watched.name, "all interfaces share their sockets");
         }
         self.watched.shows_no_life = self.shows_no_life();
-        self.comparison = Comparison::begin(&self.watched.name, &mut Sides { attached: self, shared });
+        self.comparison =
+            Comparison::begin(&self.watched.name, &mut Sides { attached: self, shared });
     }
 
     /// Compares while the capture runs.
@@ -132,7 +151,8 @@ impl Attached {
         }
     }
 
-    /// Whether only packets show that its device is alive: it does not answer, nor report that it was reset.
+    /// Whether only packets show that its device is alive: it does not answer, nor report that it
+    /// was reset.
     fn shows_no_life(&self) -> bool {
         let liveness = self.watched.liveness.as_ref();
         liveness.is_some_and(|liveness| !liveness.reports_resets()) && !self.can_ask()
@@ -140,7 +160,8 @@ impl Attached {
 
     /// Whether its device is known to live although no packets arrive.
     fn proof_of_life(&self) -> Proof {
-        // An answering device that was silent is in a gap. Without a carrier no packets are expected.
+        // An answering device that was silent is in a gap. Without a carrier no packets are
+        // expected.
         let expects_packets = self.watched.carrier_losses.is_some();
         match self.watched.unseen_now() {
             Some(_) => Proof::Gap,

@@ -11,13 +11,14 @@ const MACS_BYTES: usize = 12;
 const TAG_BYTES: usize = 4;
 
 impl OutPacket<'_> {
-    /// The bytes by which the packet can grow at its head. With the engine `xdp` 256 at first, with `packet` some 60.
+    /// The bytes by which the packet can grow at its head. With the engine `xdp` 256 at first, with
+    /// `packet` some 60.
     pub fn headroom(&self) -> usize {
         (self.first().get().address - self.lowest) as usize
     }
 
-    /// The bytes by which the packet can grow at its tail: the rest of its last cell; with the engine `packet` only
-    /// bytes that were cut off.
+    /// The bytes by which the packet can grow at its tail: the rest of its last cell; with the
+    /// engine `packet` only bytes that were cut off.
     pub fn tailroom(&self) -> usize {
         let last = self.last().get();
         (self.highest - last.address) as usize - last.len as usize
@@ -39,8 +40,8 @@ impl OutPacket<'_> {
         Ok(&mut self.data_mut()[..bytes])
     }
 
-    /// Removes `bytes` bytes from the head, in the first cell; a packet of several cells must keep at least one byte
-    /// there.
+    /// Removes `bytes` bytes from the head, in the first cell; a packet of several cells must keep
+    /// at least one byte there.
     ///
     /// # Errors
     ///
@@ -67,8 +68,8 @@ impl OutPacket<'_> {
         Ok(unsafe { slice::from_raw_parts_mut(in_memory(self.base, end).as_ptr(), bytes) })
     }
 
-    /// Removes `bytes` bytes from the end, in the last cell; a packet of several cells must keep at least one byte
-    /// there.
+    /// Removes `bytes` bytes from the end, in the last cell; a packet of several cells must keep at
+    /// least one byte there.
     ///
     /// # Errors
     ///
@@ -85,8 +86,8 @@ impl OutPacket<'_> {
         (cell.len as usize).saturating_sub(usize::from(self.is_fragmented()))
     }
 
-    /// Pushes a VLAN tag (802.1Q) after the MAC addresses, before existing tags. `tci` is its priority, drop
-    /// eligibility and VLAN ID, as on the wire.
+    /// Pushes a VLAN tag (802.1Q) after the MAC addresses, before existing tags. `tci` is its
+    /// priority, drop eligibility and VLAN ID, as on the wire.
     ///
     /// # Errors
     ///
@@ -101,8 +102,8 @@ impl OutPacket<'_> {
         Ok(())
     }
 
-    /// Pops the outer VLAN tag (802.1Q or 802.1ad) and returns its priority, drop eligibility and VLAN ID; `None` if
-    /// there is none.
+    /// Pops the outer VLAN tag (802.1Q or 802.1ad) and returns its priority, drop eligibility and
+    /// VLAN ID; `None` if there is none.
     pub fn pop_vlan(&mut self) -> Option<u16> {
         let tag = *self.data().get(MACS_BYTES..)?.first_chunk::<TAG_BYTES>()?;
         if ![[0x81, 0], [0x88, 0xa8]].contains(&[tag[0], tag[1]]) {

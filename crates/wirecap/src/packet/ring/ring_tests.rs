@@ -11,7 +11,8 @@ use crate::packet::steering::Direction;
 use crate::packet::{blocks, frames};
 use crate::sys::packet::BlockShape;
 
-const EVERYTHING: Selection = Selection { direction: Direction::InOut, queue_mark: None, admitted: None };
+const EVERYTHING: Selection =
+    Selection { direction: Direction::InOut, queue_mark: None, admitted: None };
 const TRAITS: Traits = Traits {
     ifindex: 1,
     geometry: Geometry { chunk_cells: 64, chunks: 4, cell_bytes: 2048 },
@@ -47,10 +48,12 @@ fn packets_behind_an_invalid_header_are_counted() {
     for valid in [0, 1, 3] {
         let (blocks, mut kernel) = blocks::tests::ring();
         kernel.hand_over_broken(5, valid);
+
         let ring = ring_of(Store::Blocks(blocks), PacketSocket::new().unwrap());
         let captured = ring.capture();
         assert_eq!(captured.is_err(), valid == 0, "{captured:?}");
         assert_eq!(captured.ok().flatten().map_or(0, |chunk| chunk.len()), valid);
+
         let left = 5 - valid as u64;
         assert_eq!(counts(&ring), [5, valid as u64, left], "packets behind an invalid header");
         ring.close();
@@ -68,10 +71,13 @@ fn packets_left_at_the_close_are_counted() {
     if !privileged() {
         return;
     }
+
     let (blocks, mut kernel) = blocks::tests::ring();
     kernel.hand_over_broken(5, 5);
     kernel.hand_over_broken(2, 2);
+
     let ring = ring_of(Store::Blocks(blocks), PacketSocket::new().unwrap());
+
     // A part of the first block.
     let help = Help { limit: 0, most: 2, abandoned: false };
     let chunk = ring.offload(help).unwrap().unwrap();
@@ -81,6 +87,7 @@ fn packets_left_at_the_close_are_counted() {
 
     let (frames, mut kernel) = frames::tests::ring();
     (0..3).for_each(|_| kernel.receive(&[1; 60], None));
+
     let ring = ring_of(Store::Frames(frames), PacketSocket::new().unwrap());
     let chunk = ring.offload(Help { most: 1, ..help }).unwrap().unwrap();
     assert_eq!(chunk.len(), 1);
@@ -95,10 +102,13 @@ fn packets_that_a_socket_dropped_are_counted_when_another_one_replaces_it() {
     if !privileged() {
         return;
     }
-    let (here, there) = (Namespace::new().unwrap(), Namespace::new().unwrap());
+
+    let here = Namespace::new().unwrap();
+    let there = Namespace::new().unwrap();
     let pair = VethPair::new((&here, "a0"), (&there, "a1"), 1, 1500).unwrap();
     let ifindex = pair.receiver.index;
     let shape = BlockShape { block_bytes: 16 << 10, blocks: 4 };
+
     let open = || {
         let socket = PacketSocket::new().unwrap();
         let mapping = socket.make_ring(shape, Duration::from_millis(20)).unwrap();
@@ -112,8 +122,10 @@ fn packets_that_a_socket_dropped_are_counted_when_another_one_replaces_it() {
     let ring = ring.unwrap();
     let traffic = Traffic::to(&pair.receiver);
     let mut sender = PacketSender::on(&pair.sender).unwrap();
-    (0..SENT).for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
+    (0..SENT)
+        .for_each(|sequence| sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap());
     pair.receiver.set_up(false).unwrap();
+
     // SAFETY: the interface is down, and the sender has sent its last packet.
     there
         .run_in(|| unsafe {
@@ -125,10 +137,15 @@ fn packets_that_a_socket_dropped_are_counted_when_another_one_replaces_it() {
     while let Some(chunk) = ring.capture().unwrap() {
         delivered += chunk.len() as u64;
     }
+
     let account = ring.account();
     assert_eq!(account.delivered, delivered);
     assert!(delivered < SENT, "the ring had room for all");
     assert_eq!(account.offered, SENT, "packets that the former socket dropped: {account:?}");
     ring.close();
-    assert_eq!(ring.account().offered, SENT, "packets that the former socket dropped, after the close");
+    assert_eq!(
+        ring.account().offered,
+        SENT,
+        "packets that the former socket dropped, after the close"
+    );
 }

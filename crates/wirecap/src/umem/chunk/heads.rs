@@ -1,4 +1,5 @@
-//! Length, time and size of many packets at a time: the chunk's layout is looked up once for all of them.
+//! Length, time and size of many packets at a time: the chunk's layout is looked up once for all of
+//! them.
 
 #![allow(unsafe_code)]
 
@@ -12,21 +13,23 @@ use crate::sys::memory::{LINE_BYTES, prefetch, prefetch_to_second_level};
 use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
 
-/// Number of packets prefetched in advance if packets are in cells: each is in separate memory, which another core
-/// wrote.
+/// Number of packets prefetched in advance if packets are in cells: each is in separate memory,
+/// which another core wrote.
 pub(crate) const PACKETS_AHEAD: usize = 12;
 
-/// Maximum number of packets that share a reading of the clock ([`Timestamps::Batch`](crate::Timestamps::Batch)).
+/// Maximum number of packets that share a reading of the clock
+/// ([`Timestamps::Batch`](crate::Timestamps::Batch)).
 pub(crate) const PACKETS_PER_READING: usize = 8;
 
-/// Number of packets whose timestamps are all read before the next ones are assumed to come in groups like these.
+/// Number of packets whose timestamps are all read before the next ones are assumed to come in
+/// groups like these.
 const PACKETS_PER_TRIAL: usize = 4 * PACKETS_PER_READING;
 
 /// Maximum number of bytes of a packet in a block that is prefetched into the first-level cache.
 const SHORT_BYTES_MAX: u32 = 256;
 
-/// Maximum number of bytes of a packet that is prefetched as a whole: the processor's own prefetcher recognises the
-/// rest of a longer one.
+/// Maximum number of bytes of a packet that is prefetched as a whole: the processor's own
+/// prefetcher recognises the rest of a longer one.
 const FETCHED_BYTES_MAX: usize = 2 << 10;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -38,26 +41,29 @@ pub struct Head<'a> {
     pub data: &'a [u8],
     /// Its length on the wire, in bytes.
     pub wire_len: u32,
-    /// Its arrival in whole seconds since the Unix epoch, UTC; 0 if the capture was opened without timestamps.
+    /// Its arrival in whole seconds since the Unix epoch, UTC; 0 if the capture was opened without
+    /// timestamps.
     pub seconds: u64,
     /// The nanoseconds within the second.
     pub nanos: u32,
 }
 
 impl Head<'_> {
-    /// Its arrival; `None` if the capture was opened without timestamps, or if the device provided none.
+    /// Its arrival; `None` if the capture was opened without timestamps, or if the device provided
+    /// none.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
         let nanos = self.seconds * NANOS_PER_SECOND + u64::from(self.nanos);
         (nanos > 0).then(|| Timestamp::from_unix_nanos(nanos))
     }
 
-    /// The head of the packet that `descriptor` describes, whose `header` the kernel wrote, cut to `snap_len` bytes.
+    /// The head of the packet that `descriptor` describes, whose `header` the kernel wrote, cut to
+    /// `snap_len` bytes.
     ///
     /// # Safety
     ///
-    /// The packet must begin at the descriptor's distance after its header, and neither may be written to while
-    /// the value lives.
+    /// The packet must begin at the descriptor's distance after its header, and neither may be
+    /// written to while the value lives.
     #[inline]
     pub(crate) unsafe fn of_frame(
         header: NonNull<u8>,
@@ -89,8 +95,8 @@ impl Chunk {
         self.for_each::<false>(range, each);
     }
 
-    /// As [`for_each_head`](Self::for_each_head), for programs that read whole packets: these are prefetched, each up to
-    /// 2 KiB.
+    /// As [`for_each_head`](Self::for_each_head), for programs that read whole packets: these are
+    /// prefetched, each up to 2 KiB.
     ///
     /// # Panics
     ///
@@ -101,13 +107,19 @@ impl Chunk {
     }
 
     #[inline]
-    fn for_each<'a, const WHOLE: bool>(&'a self, range: Range<usize>, mut each: impl FnMut(Head<'a>)) {
+    fn for_each<'a, const WHOLE: bool>(
+        &'a self,
+        range: Range<usize>,
+        mut each: impl FnMut(Head<'a>),
+    ) {
         if let Stamps::Tai { ahead_of_utc_nanos } = self.origin.stamps
             && !self.fragmented
         {
-            let (packets, mut unknown) = (self.packets(), Grouping::default());
-            // SAFETY: the packets were checked when they were captured, with the timestamps before them, and stay as long as
-            // the chunk.
+            let packets = self.packets();
+            let mut unknown = Grouping::default();
+
+            // SAFETY: the packets were checked when they were captured, with the timestamps before
+            // them, and stay as long as the chunk.
             unsafe {
                 each_by_program::<WHOLE>(
                     self.origin.base,
@@ -121,11 +133,13 @@ impl Chunk {
             }
             return;
         }
+
         let is_by_kernel =
             matches!(self.origin.stamps, Stamps::Header { told: true, .. }) && !self.fragmented;
         if WHOLE {
             range.clone().take(PACKETS_AHEAD).for_each(|index| self.fetch(index));
         }
+
         for (descriptor, index) in self.packets()[range.clone()].iter().zip(range) {
             if WHOLE {
                 self.fetch(index + PACKETS_AHEAD);
@@ -141,16 +155,16 @@ impl Chunk {
     /// [`fetch`](Self::fetch).
     pub const PACKETS_AHEAD: usize = PACKETS_AHEAD;
 
-    /// Prefetches the packet at `index`, if there is one, with its timestamp: up to 2 KiB. A program that reads whole
-    /// packets, and calls this [`PACKETS_AHEAD`](Self::PACKETS_AHEAD) packets in advance, does not wait for the memory of
-    /// each packet.
+    /// Prefetches the packet at `index`, if there is one, with its timestamp: up to 2 KiB. A
+    /// program that reads whole packets, and calls this [`PACKETS_AHEAD`](Self::PACKETS_AHEAD)
+    /// packets in advance, does not wait for the memory of each packet.
     #[inline]
     pub fn fetch(&self, index: usize) {
         let Some(packet) = self.packets().get(index) else { return };
         let is_in_block = matches!(self.origin.stamps, Stamps::Header { .. });
         if is_in_block && packet.len <= SHORT_BYTES_MAX {
-            // Packets follow each other in a block, so the processor's own prefetcher has brought short ones into the
-            // second-level cache.
+            // Packets follow each other in a block, so the processor's own prefetcher has brought
+            // short ones into the second-level cache.
             each_line(self.origin.base, packet, self.snap_len, prefetch);
             return;
         }
@@ -173,20 +187,22 @@ fn each_line(base: NonNull<u8>, packet: &Descriptor, snap_len: u32, fetch: fn(*c
     }
 }
 
-/// Whether the last packets came in groups with the same timestamp. The next ones are then assumed to do the same, so that
-/// most timestamps are not read: each is in a cache line that another core wrote.
+/// Whether the last packets came in groups with the same timestamp. The next ones are then assumed
+/// to do the same, so that most timestamps are not read: each is in a cache line that another core
+/// wrote.
 #[derive(Debug, Default)]
 pub(crate) struct Grouping {
     is_regular: bool,
 }
 
-/// Calls `each` with those of `packets` at the indices in `range`, cut to `snap_len` bytes; addresses are relative to `base`.
-/// Timestamps and packets are prefetched, `WHOLE` or only their first line: some at the beginning, and more at each step.
+/// Calls `each` with those of `packets` at the indices in `range`, cut to `snap_len` bytes;
+/// addresses are relative to `base`. Timestamps and packets are prefetched, `WHOLE` or only their
+/// first line: some at the beginning, and more at each step.
 ///
 /// # Safety
 ///
-/// Each packet must be in one piece in memory that stays for `'a` and is not written to, after the program's timestamp, which
-/// is this far ahead of UTC.
+/// Each packet must be in one piece in memory that stays for `'a` and is not written to, after the
+/// program's timestamp, which is this far ahead of UTC.
 #[inline]
 pub(crate) unsafe fn each_by_program<'a, const WHOLE: bool>(
     base: NonNull<u8>,
@@ -202,15 +218,21 @@ pub(crate) unsafe fn each_by_program<'a, const WHOLE: bool>(
         false => fetch_start(base, packet),
     };
     let mut second = Second::default();
+
     // SAFETY: the caller's promise.
-    let stamp_of = |packet: &Descriptor| unsafe { program_stamp(base.add(packet.address as usize)) };
+    let stamp_of =
+        |packet: &Descriptor| unsafe { program_stamp(base.add(packet.address as usize)) };
     let head = |&Descriptor { address, len: wire_len, .. }: &Descriptor, seconds, nanos| {
         // SAFETY: the caller's promise.
         let data = unsafe {
-            slice::from_raw_parts(base.add(address as usize).as_ptr(), wire_len.min(snap_len) as usize)
+            slice::from_raw_parts(
+                base.add(address as usize).as_ptr(),
+                wire_len.min(snap_len) as usize,
+            )
         };
         Head { data, wire_len, seconds, nanos }
     };
+
     if range.start == 0 {
         packets.iter().take(PACKETS_AHEAD).for_each(fetch_data);
         if grouping.is_regular {
@@ -220,25 +242,34 @@ pub(crate) unsafe fn each_by_program<'a, const WHOLE: bool>(
             packets.iter().take(PACKETS_AHEAD).for_each(|packet| fetch_stamp(base, packet));
         }
     }
+
     let mut start = range.start;
     while start < range.end {
         if grouping.is_regular {
             let group = group_at(packets, start);
-            // The program's clock does not go back, so packets between two with the same time have this time as well. (If it
-            // was set back in between, to the very nanosecond, they are as far from the truth as the clock was.)
+
+            // The program's clock does not go back, so packets between two with the same time have
+            // this time as well. (If it was set back in between, to the very nanosecond, they are
+            // as far from the truth as the clock was.)
             let tai = stamp_of(&group[0]);
             if tai != stamp_of(&group[group.len() - 1]) {
                 grouping.is_regular = false;
-                packets[start..].iter().take(PACKETS_AHEAD).for_each(|packet| fetch_stamp(base, packet));
+                packets[start..]
+                    .iter()
+                    .take(PACKETS_AHEAD)
+                    .for_each(|packet| fetch_stamp(base, packet));
                 continue;
             }
+
             fetch_stamps_of_group(base, packets, start + 2 * PACKETS_PER_READING);
             let nanos = second.nanos_at(tai, ahead_of_utc_nanos);
             let group = &group[..group.len().min(range.end - start)];
+
             for (index, packet) in group.iter().enumerate() {
                 packets.get(start + index + PACKETS_AHEAD).into_iter().for_each(fetch_data);
                 each(head(packet, second.unix_seconds, nanos));
             }
+
             start += group.len();
         } else {
             let end = range.end.min(start + PACKETS_PER_TRIAL);
@@ -246,14 +277,19 @@ pub(crate) unsafe fn each_by_program<'a, const WHOLE: bool>(
                 let nanos = second.nanos_at(stamp_of(packet), ahead_of_utc_nanos);
                 each(head(packet, second.unix_seconds, nanos));
             };
-            // One window for each packet with a packet to prefetch, so that one pointer serves both.
-            let windows = packets[start..packets.len().min(end + PACKETS_AHEAD)].windows(PACKETS_AHEAD + 1);
+
+            // One window for each packet with a packet to prefetch, so that one pointer serves
+            // both.
+            let windows =
+                packets[start..packets.len().min(end + PACKETS_AHEAD)].windows(PACKETS_AHEAD + 1);
             let rest = start + windows.len()..end;
+
             for window in windows {
                 fetch_stamp(base, &window[PACKETS_AHEAD]);
                 fetch_data(&window[PACKETS_AHEAD]);
                 look(&window[0]);
             }
+
             packets[rest].iter().for_each(look);
             let trial = &packets[start..end];
             let mut groups = trial.chunks(PACKETS_PER_READING);
@@ -323,8 +359,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The second in which the last packet arrived: most packets arrive in the same second as the previous one and
-/// need no division.
+/// The second in which the last packet arrived: most packets arrive in the same second as the
+/// previous one and need no division.
 #[derive(Debug, Default)]
 struct Second {
     unix_seconds: u64,
@@ -347,10 +383,11 @@ impl Second {
         let time = Timestamp::from_unix_nanos(tai.saturating_sub(ahead_of_utc_nanos));
         let nanos = time.subsec_nanos();
         self.unix_seconds = time.unix_seconds();
-        // Times before 1970 count as its beginning. This second, and the last representable one, are not full
-        // seconds.
+        // Times before 1970 count as its beginning. This second, and the last representable one,
+        // are not full seconds.
         let has_end = tai >= ahead_of_utc_nanos && tai < u64::MAX - NANOS_PER_SECOND;
-        (self.began, self.nanos) = if has_end { (tai - u64::from(nanos), NANOS_PER_SECOND) } else { (0, 0) };
+        (self.began, self.nanos) =
+            if has_end { (tai - u64::from(nanos), NANOS_PER_SECOND) } else { (0, 0) };
         nanos
     }
 }
@@ -366,7 +403,8 @@ mod tests {
 
     /// Packets with these timestamps: packet `i` has `i` times the byte `i`, up to a cell's room.
     fn packets_of(stamps: &[u64]) -> (Vec<u8>, Vec<Descriptor>) {
-        let (mut memory, mut packets) = (Vec::new(), Vec::new());
+        let mut memory = Vec::new();
+        let mut packets = Vec::new();
         for (number, stamp) in stamps.iter().enumerate() {
             let len = number % (CELL - size_of::<u64>() + 1);
             let address = (memory.len() + size_of::<u64>()) as u64;
@@ -380,16 +418,34 @@ mod tests {
     /// The packets' bytes and times, read in these ranges.
     fn read<const WHOLE: bool>(stamps: &[u64], ends: &[usize]) -> Vec<(Vec<u8>, u64)> {
         let (mut memory, packets) = packets_of(stamps);
-        let (mut grouping, mut heads, mut start) = (Grouping::default(), Vec::new(), 0);
+        let mut grouping = Grouping::default();
+        let mut heads = Vec::new();
+        let mut start = 0;
+
         for &end in ends {
             let each = |head: Head<'_>| {
-                heads.push((head.data.to_vec(), head.seconds * NANOS_PER_SECOND + u64::from(head.nanos)));
+                heads.push((
+                    head.data.to_vec(),
+                    head.seconds * NANOS_PER_SECOND + u64::from(head.nanos),
+                ));
             };
             let base = NonNull::from(&mut memory[..]).cast();
+
             // SAFETY: the packets are in this memory, after their timestamps.
-            unsafe { each_by_program::<WHOLE>(base, &packets, start..end, u32::MAX, 0, &mut grouping, each) };
+            unsafe {
+                each_by_program::<WHOLE>(
+                    base,
+                    &packets,
+                    start..end,
+                    u32::MAX,
+                    0,
+                    &mut grouping,
+                    each,
+                )
+            };
             start = end;
         }
+
         heads
     }
 
@@ -401,21 +457,26 @@ mod tests {
     proptest! {
         #![proptest_config(cases())]
 
-        /// Runs of packets have the same time, as after one reading of the clock, which does not go back.
+        /// Runs of packets have the same time, as after one reading of the clock, which does not go
+        /// back.
         #[test]
         fn times_that_are_not_read_are_those_that_were_written(
             runs in prop::collection::vec((1_usize..20, 0_u64..3, any::<bool>()), 1..40),
             mut ends in prop::collection::vec(0_usize..400, 0..4),
         ) {
-            let (mut stamps, mut now) = (Vec::new(), 5 * NANOS_PER_SECOND - 20);
+            let mut stamps = Vec::new();
+            let mut now = 5 * NANOS_PER_SECOND - 20;
+
             for (packets, later, is_regular) in runs {
                 now += later;
                 let packets = if is_regular { PACKETS_PER_READING } else { packets };
                 stamps.extend(std::iter::repeat_n(now, packets));
             }
+
             ends.retain(|end| *end < stamps.len());
             ends.push(stamps.len());
             ends.sort_unstable();
+
             let written = stamps.iter().enumerate().map(|(number, stamp)| {
                 (vec![number as u8; number % (CELL - size_of::<u64>() + 1)], *stamp)
             });
@@ -432,7 +493,8 @@ mod tests {
         stamps[PACKETS_PER_TRIAL + 1] = 9;
         stamps[2] = 9;
         let end = stamps.len();
-        let times: Vec<u64> = read::<true>(&stamps, &[end]).into_iter().map(|(_, time)| time).collect();
+        let times: Vec<u64> =
+            read::<true>(&stamps, &[end]).into_iter().map(|(_, time)| time).collect();
         assert_eq!(times.iter().filter(|time| **time == 9).count(), 1, "{times:?}");
         assert_eq!(times[2], 9);
     }
@@ -450,12 +512,20 @@ mod tests {
             2 * AHEAD + 999_999_999,
             2 * AHEAD + 1_000_000_000,
         ];
+
         let mut second = Second::default();
+
         // Forwards and backwards, as clocks are set.
-        for tai in times.into_iter().chain(times.into_iter().rev()).chain([u64::MAX, 5, u64::MAX - 1]) {
+        for tai in
+            times.into_iter().chain(times.into_iter().rev()).chain([u64::MAX, 5, u64::MAX - 1])
+        {
             let nanos = second.nanos_at(tai, AHEAD);
             let time = Timestamp::from_unix_nanos(tai.saturating_sub(AHEAD));
-            assert_eq!((second.unix_seconds, nanos), (time.unix_seconds(), time.subsec_nanos()), "{tai}");
+            assert_eq!(
+                (second.unix_seconds, nanos),
+                (time.unix_seconds(), time.subsec_nanos()),
+                "{tai}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The record before each packet in a chunk's memory, by engine: a timestamp of the XDP program, the record of a
-//! savefile, or the kernel's AF_PACKET header.
+//! The record before each packet in a chunk's memory, by engine: a timestamp of the XDP program,
+//! the record of a savefile, or the kernel's AF_PACKET header.
 
 #![allow(unsafe_code)]
 
@@ -21,22 +21,22 @@ pub(crate) enum Stamps {
         /// How far CLOCK_TAI is ahead of UTC.
         ahead_of_utc_nanos: u64,
     },
-    /// The eight bytes before the packet contain the time of the device's clock, written by the XDP program; 0
-    /// if the device provided none.
+    /// The eight bytes before the packet contain the time of the device's clock, written by the XDP
+    /// program; 0 if the device provided none.
     Device,
     /// All of the chunk's packets count as arrived when the chunk was captured.
     AtCapture(Timestamp),
     /// A [`FileRecord`] precedes the packet.
     InFile,
-    /// The kernel's packet header precedes it, at the distance in [`Descriptor::header_distance`]. It has the length on
-    /// the wire, and UTC.
+    /// The kernel's packet header precedes it, at the distance in [`Descriptor::header_distance`].
+    /// It has the length on the wire, and UTC.
     Header {
         /// Whether timestamps were requested.
         told: bool,
         /// Whether the ring's number is that of a receive queue.
         by_queue: bool,
-        /// Whether the address behind the header has the number of the packet's interface, among those of a capture of all
-        /// interfaces.
+        /// Whether the address behind the header has the number of the packet's interface, among
+        /// those of a capture of all interfaces.
         numbered: bool,
     },
 }
@@ -51,13 +51,19 @@ impl Stamps {
         }
     }
 
-    /// The arrival time of the packet at `start`; its header, if it has one, is at this distance before it.
+    /// The arrival time of the packet at `start`; its header, if it has one, is at this distance
+    /// before it.
     ///
     /// # Safety
     ///
-    /// The packet must belong to a chunk with these stamps, and the bytes before it must be unchanged.
+    /// The packet must belong to a chunk with these stamps, and the bytes before it must be
+    /// unchanged.
     #[inline]
-    pub(crate) unsafe fn time_of(self, start: NonNull<u8>, header_distance: u32) -> Option<Timestamp> {
+    pub(crate) unsafe fn time_of(
+        self,
+        start: NonNull<u8>,
+        header_distance: u32,
+    ) -> Option<Timestamp> {
         match self {
             Self::None | Self::Header { told: false, .. } => None,
             Self::AtCapture(time) => Some(time),
@@ -87,7 +93,12 @@ impl Stamps {
     ///
     /// As for [`time_of`](Self::time_of).
     #[inline]
-    pub(crate) unsafe fn wire_len_of(self, start: NonNull<u8>, len: u32, header_distance: u32) -> u32 {
+    pub(crate) unsafe fn wire_len_of(
+        self,
+        start: NonNull<u8>,
+        len: u32,
+        header_distance: u32,
+    ) -> u32 {
         match self {
             // SAFETY: packets of a file stand behind their records.
             Self::InFile => unsafe { FileRecord::before(start) }.wire_len,
@@ -105,8 +116,8 @@ impl Stamps {
 /// The program must have written it, and the bytes before the packet must be unchanged.
 #[inline]
 pub(super) unsafe fn program_stamp(start: NonNull<u8>) -> u64 {
-    // SAFETY: the room before the packet was checked when it was captured; it belongs to the packet, and the
-    // program filled it before the packet was published.
+    // SAFETY: the room before the packet was checked when it was captured; it belongs to the
+    // packet, and the program filled it before the packet was published.
     unsafe { start.sub(size_of::<u64>()).cast::<u64>().read_unaligned() }
 }
 
@@ -156,10 +167,12 @@ impl FileRecord {
 pub(crate) const HEADER_BYTES: usize = size_of::<tpacket3_hdr>();
 const _: () = assert!(HEADER_BYTES == 48);
 
-/// A flag among the kernel's status bits that marks a tag that was put back; the kernel does not use this bit.
+/// A flag among the kernel's status bits that marks a tag that was put back; the kernel does not
+/// use this bit.
 pub(crate) const TAG_PUT_BACK: u32 = 1 << 24;
 
-/// Offset of the packet type from the header: it is in the kernel's `struct sockaddr_ll`, which follows the header.
+/// Offset of the packet type from the header: it is in the kernel's `struct sockaddr_ll`, which
+/// follows the header.
 const TYPE_OFFSET: usize = HEADER_BYTES + offset_of!(libc::sockaddr_ll, sll_pkttype);
 
 /// Offset of the interface's index, or number, from the header.
@@ -167,7 +180,8 @@ const INTERFACE_OFFSET: usize = HEADER_BYTES + offset_of!(libc::sockaddr_ll, sll
 /// Bytes from the header to the end of the address.
 pub(crate) const ADDRESS_END: usize = HEADER_BYTES + size_of::<libc::sockaddr_ll>();
 
-/// The index of the interface of the packet with the header at `header`, or its number, if that was [set](set_ifindex).
+/// The index of the interface of the packet with the header at `header`, or its number, if that was
+/// [set](set_ifindex).
 ///
 /// # Safety
 ///
@@ -239,8 +253,9 @@ pub(crate) unsafe fn tag_put_back(header: NonNull<u8>) -> Option<VlanTag> {
     (header.tp_status & TAG_PUT_BACK != 0).then_some(tag)
 }
 
-/// The type of a packet that begins `mac` bytes after its header, from the link-layer address between the two. `None`
-/// if there is no room for an address, and for types that filters cannot name.
+/// The type of a packet that begins `mac` bytes after its header, from the link-layer address
+/// between the two. `None` if there is no room for an address, and for types that filters cannot
+/// name.
 ///
 /// # Safety
 ///
@@ -272,7 +287,8 @@ mod tests {
             // SAFETY: the bytes between the header and the packet exist, with any contents.
             unsafe { packet_type(NonNull::from(&mut bytes[..]).cast(), mac as u32) }
         };
-        let known = [0, 1, 2, 3, 4].map(|value| told(TYPE_OFFSET + 1, value).map(|known| known as u8));
+        let known =
+            [0, 1, 2, 3, 4].map(|value| told(TYPE_OFFSET + 1, value).map(|known| known as u8));
         assert_eq!(known, [0, 1, 2, 3, 4].map(Some));
         // PACKET_LOOPBACK, PACKET_USER, PACKET_KERNEL.
         assert_eq!([5, 6, 7].map(|value| told(TYPE_OFFSET + 1, value)), [None; 3]);

@@ -43,8 +43,12 @@ impl From<OpenError> for HookFault {
             OpenError::QueueTaken { ring, holder } => Self::QueueTaken(ring, holder),
             OpenError::Contended { interface, holder } => Self::Contended(interface, holder),
             OpenError::NotShared { interface, holder } => Self::NotShared(interface, holder),
-            OpenError::OtherVersion { interface, program } => Self::OtherVersion(interface, program),
-            OpenError::Joining { interface, holder, source } => Self::Joining(interface, holder, source),
+            OpenError::OtherVersion { interface, program } => {
+                Self::OtherVersion(interface, program)
+            }
+            OpenError::Joining { interface, holder, source } => {
+                Self::Joining(interface, holder, source)
+            }
             OpenError::OtherProgram { interface, owner, source } => {
                 Self::OtherProgram(interface, owner.map(|owner| *owner), source)
             }
@@ -64,8 +68,12 @@ impl From<HookFault> for OpenError {
             HookFault::QueueTaken(ring, holder) => Self::QueueTaken { ring, holder },
             HookFault::Contended(interface, holder) => Self::Contended { interface, holder },
             HookFault::NotShared(interface, holder) => Self::NotShared { interface, holder },
-            HookFault::OtherVersion(interface, program) => Self::OtherVersion { interface, program },
-            HookFault::Joining(interface, holder, source) => Self::Joining { interface, holder, source },
+            HookFault::OtherVersion(interface, program) => {
+                Self::OtherVersion { interface, program }
+            }
+            HookFault::Joining(interface, holder, source) => {
+                Self::Joining { interface, holder, source }
+            }
             HookFault::OtherProgram(interface, owner, source) => {
                 Self::OtherProgram { interface, owner: owner.map(Box::new), source }
             }

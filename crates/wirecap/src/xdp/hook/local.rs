@@ -20,8 +20,8 @@ use crate::xdp::program_plan::ProgramPlan;
 use crate::xdp::programs::{self, NO_SOCKET, NOT_WANTED, OWN};
 use crate::xdp::{refused, system};
 
-/// A hook whose program, maps and claims are in this process. All are held by descriptors, so the kernel removes them
-/// when the process ends for any reason.
+/// A hook whose program, maps and claims are in this process. All are held by descriptors, so the
+/// kernel removes them when the process ends for any reason.
 #[derive(Debug)]
 pub struct LocalHook {
     counts: Arc<Map>,
@@ -47,12 +47,13 @@ struct State {
 }
 
 impl LocalHook {
-    /// Attaches the program, without sockets yet: all packets pass to the host. The caller has the turn of the
-    /// interface.
+    /// Attaches the program, without sockets yet: all packets pass to the host. The caller has the
+    /// turn of the interface.
     ///
     /// # Errors
     ///
-    /// If another capture has one of the queues, another program is attached, or the kernel refuses.
+    /// If another capture has one of the queues, another program is attached, or the kernel
+    /// refuses.
     pub fn open(plan: &HookPlan) -> Result<OpenedHook, OpenError> {
         let device = &plan.device;
         let queues = plan.steering.queues();
@@ -61,17 +62,21 @@ impl LocalHook {
         let program_plan = ProgramPlan::new(plan).map_err(|source| refused(device, source))?;
         let promiscuous = plan.promiscuous.then(|| join(device)).transpose()?;
 
-        let (Taken { place, not_native }, filters) = take(&program_plan, queues, plan.filter.as_ref())?;
+        let (Taken { place, not_native }, filters) =
+            take(&program_plan, queues, plan.filter.as_ref())?;
         keep_array(&claims, &place)?;
+
         if not_native.is_some() {
             // It also sees packets outside of batches.
             program_plan.clock.read_for_each_packet().map_err(|source| refused(device, source))?;
         }
 
-        let stamp_failed = program_plan.stamp_failed.as_ref().map(|map| map.as_fd().try_clone_to_owned());
+        let stamp_failed =
+            program_plan.stamp_failed.as_ref().map(|map| map.as_fd().try_clone_to_owned());
         let stamp_failed =
             stamp_failed.transpose().map_err(|source| system("open the map of times", source))?;
         let state = program_plan.state(not_native, filters);
+
         let hook = Self {
             counts: Arc::clone(&program_plan.counts),
             queues_max: program_plan.queues_max,
@@ -99,8 +104,13 @@ impl LocalHook {
     }
 
     /// As [`with`](Self::with), for errors with the interface's name.
-    fn with_device<T>(&self, work: impl FnOnce(&mut State) -> Result<T, OpenError>) -> Result<T, OpenError> {
-        let left = || Err(system("change the program of an interface", io::Error::other("it was detached")));
+    fn with_device<T>(
+        &self,
+        work: impl FnOnce(&mut State) -> Result<T, OpenError>,
+    ) -> Result<T, OpenError> {
+        let left = || {
+            Err(system("change the program of an interface", io::Error::other("it was detached")))
+        };
         self.lock().as_mut().map_or_else(left, work)
     }
 }
@@ -108,14 +118,20 @@ impl LocalHook {
 /// The error of a hook that has left the interface.
 fn left() -> BpfError {
     let source = io::Error::from_raw_os_error(libc::ENODEV);
-    BpfError::Failed { operation: "change".into(), object: "a program that was detached".to_owned(), source }
+    BpfError::Failed {
+        operation: "change".into(),
+        object: "a program that was detached".to_owned(),
+        source,
+    }
 }
 
 fn join(device: &DeviceSummary) -> Result<OwnedFd, OpenError> {
-    join_promiscuous(device.index).map_err(|source| system("set the interface to promiscuous mode", source))
+    join_promiscuous(device.index)
+        .map_err(|source| system("set the interface to promiscuous mode", source))
 }
 
-/// Takes the place of `queues`, for a program with `filter`; also returns where that runs. The caller has claimed them.
+/// Takes the place of `queues`, for a program with `filter`; also returns where that runs. The
+/// caller has claimed them.
 fn take(
     program_plan: &ProgramPlan,
     queues: &[u32],
@@ -127,6 +143,7 @@ fn take(
         filters.replace(place);
         Ok(program)
     };
+
     let is_bound = program_plan.clock.bound_to().is_some();
     let taken = Place::take(&program_plan.device, queues, is_bound, load)?;
     Ok((taken, filters.into_inner()))
@@ -146,7 +163,13 @@ impl State {
 
     /// Those of the steering's queues that are claimed. Another capture may have the others.
     fn claimed(&self) -> Vec<u32> {
-        self.program_plan.steering.queues().iter().copied().filter(|&queue| self.has_claimed(queue)).collect()
+        self.program_plan
+            .steering
+            .queues()
+            .iter()
+            .copied()
+            .filter(|&queue| self.has_claimed(queue))
+            .collect()
     }
 
     /// Takes a place on the interface again, for the current program.
@@ -276,10 +299,12 @@ impl Hook for LocalHook {
             if !state.has_claimed(queue) || !(is_known || is_last) {
                 return Err(left());
             }
+
             state.place.add(queue)?;
             if !is_known {
                 state.program_plan.steering.add(queue);
             }
+
             Ok(())
         })
     }
@@ -300,10 +325,15 @@ impl Hook for LocalHook {
             let _turn = Claim::turn_now(device)?;
             let queues = state.program_plan.steering.queues().iter().copied();
             let queues: Vec<u32> = queues.filter(|queue| *queue < device.rx_queues).collect();
+
             // Without the claims, another capture may have the slots.
             state.place.leave();
+
             // An earlier attempt may have claimed queues already.
-            state.claims.retain(|claim| queues.iter().any(|&queue| claim.is_of_queue(device, queue)));
+            state
+                .claims
+                .retain(|claim| queues.iter().any(|&queue| claim.is_of_queue(device, queue)));
+
             for &queue in &queues {
                 if !state.claims.iter().any(|claim| claim.is_of_queue(device, queue)) {
                     state.claims.push(Claim::queue(device, queue)?);
@@ -313,6 +343,7 @@ impl Hook for LocalHook {
             if state.promiscuous.is_some() {
                 state.promiscuous = Some(join(device)?);
             }
+
             state.program_plan.move_to(device).map_err(|source| refused(device, source))?;
             let not_native = state.take_place()?;
             Ok(state.program_plan.state(not_native, Where::default()))
@@ -335,6 +366,7 @@ impl Hook for LocalHook {
         let Some(mut state) = self.lock().take() else { return };
         let keys = std::mem::take(&mut state.keys);
         state.remove(&keys);
+
         #[cfg(sabotage)]
         if crate::sabotage::is("promiscuous-mode-outlives-the-capture") {
             std::mem::forget(join(&state.program_plan.device));
@@ -343,6 +375,7 @@ impl Hook for LocalHook {
         if crate::sabotage::is("program-outlives-the-capture") {
             return std::mem::forget(state);
         }
+
         // Before other captures may claim the queues and use their slots.
         state.place.leave();
     }

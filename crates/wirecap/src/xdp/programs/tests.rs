@@ -1,4 +1,5 @@
-//! Loads the programs without the capabilities with which the verifier trusts a program, and runs them on test frames.
+//! Loads the programs without the capabilities with which the verifier trusts a program, and runs
+//! them on test frames.
 
 use wirecap_filter::capability::{self, CapabilitySet};
 use wirecap_testbed::privileged;
@@ -22,7 +23,8 @@ struct Maps {
 
 impl Maps {
     fn new() -> Self {
-        let create = |kind, value_bytes, entries| Map::create(kind, "test", value_bytes, entries).unwrap();
+        let create =
+            |kind, value_bytes, entries| Map::create(kind, "test", value_bytes, entries).unwrap();
         Self {
             array: create(MapKind::ProgArray, 4, QUEUES_MAX),
             sockets: create(MapKind::Xskmap, 4, QUEUES_MAX * 4),
@@ -63,11 +65,13 @@ fn every_form_of_program_loads_without_perfmon() {
     if !privileged() {
         return;
     }
+
     let maps = Maps::new();
     let device = Device::find("lo").unwrap();
     let clocks = [Timestamps::Packet, Timestamps::Batch]
         .map(|kind| Clock::new(kind, &DeviceSummary::from(&device)).unwrap());
     assert_eq!(clocks[1].timestamps(), Timestamps::Batch);
+
     let expressions = [
         "udp",
         "port 53",
@@ -80,6 +84,7 @@ fn every_form_of_program_loads_without_perfmon() {
     let filters: Vec<_> = expressions.iter().map(|expression| compiled(expression)).collect();
     let steerings = [(1, 1), (1, 4), (3, 4), (4, 4), (16, 64), (QUEUES_MAX, QUEUES_MAX as usize)]
         .map(|(queues, rings)| Steering::new((0..queues).collect(), rings));
+
     for steering in &steerings {
         for names_queues in [false, true] {
             for filter in filters.iter().map(Some).chain([None]) {
@@ -94,13 +99,18 @@ fn every_form_of_program_loads_without_perfmon() {
                         assert!(!capability::has(CapabilitySet::PERFMON));
                         load(&plan)
                     });
-                    loaded.unwrap().unwrap_or_else(|error| panic!("{steering:?} {filter:?}: {error:?}"));
+                    loaded
+                        .unwrap()
+                        .unwrap_or_else(|error| panic!("{steering:?} {filter:?}: {error:?}"));
                 }
             }
         }
     }
-    capability::without(TRUSTED, || (load_dispatcher(&maps.array).unwrap(), load_pass(&maps.array).unwrap()))
-        .unwrap();
+
+    capability::without(TRUSTED, || {
+        (load_dispatcher(&maps.array).unwrap(), load_pass(&maps.array).unwrap())
+    })
+    .unwrap();
 }
 
 #[test]
@@ -108,8 +118,10 @@ fn a_packet_is_counted_for_its_queue() {
     if !privileged() {
         return;
     }
+
     // Test runs arrive on queue 0, which the last plan does not know: the interface got it later.
     let udp = compiled("udp");
+
     for queues in [vec![0], (0..4).collect(), (0..QUEUES_MAX).collect(), vec![3, 5, 9]] {
         let maps = Maps::new();
         let steering = Steering::new(queues, 1);
@@ -130,11 +142,14 @@ fn the_search_finds_the_key_of_every_queue() {
     if !privileged() {
         return;
     }
+
     let maps = Maps::new();
+
     for queues in [vec![0], vec![7], vec![0, 1], vec![2, 3, 5, 7, 11, 13, 17], (0..9).collect()] {
         let steering = Steering::new(queues.clone(), 1);
         let keys = keys(&maps.plan(&steering)).unwrap();
         let numbered: Vec<_> = (0..).zip(queues.iter().copied()).collect();
+
         for number in 0..20 {
             let mut program = Assembler::new();
             let rare = RareKey { wanted: program.label(), found: program.label() };
@@ -142,6 +157,7 @@ fn the_search_finds_the_key_of_every_queue() {
             search_key(&mut program, &keys, &numbered, rare, true);
             program.bind(rare.found).load(Size::Word, Reg::R0, Reg::R2, 0).exit();
             program.bind(rare.wanted).mov(Reg::R0, 1000).exit();
+
             let code = program.finish().unwrap();
             let program = load_code("search", &code, LoadOptions::default()).unwrap();
             let expected = if queues.contains(&(number as u32)) { number as u32 } else { 1000 };

@@ -1,4 +1,5 @@
-//! Changes that devices and drivers make to frames before a capture sees them, and frames that they reject.
+//! Changes that devices and drivers make to frames before a capture sees them, and frames that they
+//! reject.
 
 use wirecap::CellFit;
 
@@ -41,7 +42,10 @@ fn merging(nic: &Nic, diagnosis: &mut Diagnosis) {
             .so("Captured packets of up to 64 KiB were never on the wire: their number, lengths and times are wrong.");
         diagnosis.found(feature_off(nic, "rx-gro", finding));
     }
-    for (name, check, words) in [("rx-lro", "lro", "LRO"), ("rx-gro-hw", "gro-hardware", "GRO in hardware")] {
+
+    for (name, check, words) in
+        [("rx-lro", "lro", "LRO"), ("rx-gro-hw", "gro-hardware", "GRO in hardware")]
+    {
         if merged(name) {
             let finding = Finding::of_nic(
                 nic,
@@ -57,11 +61,13 @@ fn merging(nic: &Nic, diagnosis: &mut Diagnosis) {
     }
 }
 
-/// Packets that the host sends are captured before they are segmented; this matters only if the host sends.
+/// Packets that the host sends are captured before they are segmented; this matters only if the
+/// host sends.
 fn cutting(nic: &Nic, diagnosis: &mut Diagnosis) {
     if nic.host_traffic.is_none() {
         return;
     }
+
     let is_cut = |name: &str| name == "tx-generic-segmentation" || name.starts_with("tx-tcp");
     let active: Vec<&String> = nic
         .settings
@@ -73,6 +79,7 @@ fn cutting(nic: &Nic, diagnosis: &mut Diagnosis) {
     if active.is_empty() {
         return;
     }
+
     let change = |name: &&String| Change {
         setting: Setting::Feature { interface: nic.name.clone(), name: (**name).clone() },
         from: "on".to_owned(),
@@ -88,7 +95,8 @@ fn cutting(nic: &Nic, diagnosis: &mut Diagnosis) {
 }
 
 fn vlan(nic: &Nic, diagnosis: &mut Diagnosis) {
-    // A veth passes tags outside of the frame; XDP frames contain them. The engine `packet` puts them back.
+    // A veth passes tags outside of the frame; XDP frames contain them. The engine `packet` puts
+    // them back.
     if nic.engine != "xdp" || !nic.is_hardware() {
         return;
     }
@@ -117,6 +125,7 @@ fn errors(nic: &Nic, diagnosis: &mut Diagnosis) {
         );
     };
     let source = format!("ip -s -s link show dev {}", nic.name);
+
     if errors.length > 0 {
         let title = format!("the device rejected {} frames for their length", errors.length);
         let finding = Finding::of_nic(nic, "long-frames", Severity::Loses, title)
@@ -136,8 +145,10 @@ fn errors(nic: &Nic, diagnosis: &mut Diagnosis) {
         };
         diagnosis.found(finding);
     }
+
     if errors.crc > 0 {
-        let title = format!("the device rejected {} frames with a wrong checksum (FCS)", errors.crc);
+        let title =
+            format!("the device rejected {} frames with a wrong checksum (FCS)", errors.crc);
         let finding = Finding::of_nic(nic, "crc-errors", Severity::Loses, title)
             .seen(source, format!("rx crc errors {}", errors.crc))
             .so("They are not captured. The cable, the transceiver or the tap is faulty. (Counted since the interface was created.)")
@@ -151,11 +162,13 @@ fn cells(nic: &Nic, diagnosis: &mut Diagnosis) {
     if nic.engine != "xdp" {
         return;
     }
+
     let is_zero_copy = nic.rung.as_deref() == Some("zero-copy");
     let fit = CellFit::new(nic.driver.as_deref(), nic.mtu, is_zero_copy);
     let source = format!("ip link show dev {}", nic.name);
     let setting = Setting::Mtu { interface: nic.name.clone() };
     let better = fit.one_buffer_mtu.to_string();
+
     if is_zero_copy && fit.buffers_per_frame > 1 {
         let title = format!("no zero-copy with an MTU of {}", nic.mtu);
         let driver = nic.driver.as_deref().unwrap_or("the driver");
@@ -165,8 +178,10 @@ fn cells(nic: &Nic, diagnosis: &mut Diagnosis) {
         ));
         diagnosis.found(finding.change(setting, nic.mtu.to_string(), &better, false));
     } else if fit.cells_per_frame > 1 {
-        let title =
-            format!("the longest frame needs {} cells with an MTU of {}", fit.cells_per_frame, nic.mtu);
+        let title = format!(
+            "the longest frame needs {} cells with an MTU of {}",
+            fit.cells_per_frame, nic.mtu
+        );
         let finding = Finding::of_nic(nic, "mtu", Severity::Costs, title).seen(source, format!("mtu {}", nic.mtu)).so(format!(
             "A cell has {} bytes. Long frames need several cells, which drivers without multi-buffer XDP reject: the capture then uses generic XDP. An MTU of {better} is enough if no frame is longer.",
             fit.cell_bytes

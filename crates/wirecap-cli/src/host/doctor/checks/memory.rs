@@ -51,6 +51,7 @@ fn locked(host: &Host, diagnosis: &mut Diagnosis) {
     if !is_needed || has_capability(status, CAP_IPC_LOCK) || most >= pools {
         return;
     }
+
     let title = format!("{} of locked memory are allowed, pools need {}", mib(most), mib(pools));
     let finding = Finding::of_host("locked-memory", Severity::MayLose, title)
         .seen(LIMITS, format!("Max locked memory {most}"))
@@ -69,17 +70,22 @@ fn files(host: &Host, diagnosis: &mut Diagnosis) {
     if most >= needed {
         return;
     }
-    let finding = Finding::of_host("open-files", Severity::MayLose, format!("{most} open files are allowed"))
-        .seen(LIMITS, format!("Max open files {most}"))
-        .so(format!("A capture of all rings ({rings}) has up to {needed}: it cannot be opened."))
-        .command("prlimit --pid $$ --nofile=4096:")
-        .advice("for the shell that starts the capture; LimitNOFILE=4096 in a service");
+
+    let finding =
+        Finding::of_host("open-files", Severity::MayLose, format!("{most} open files are allowed"))
+            .seen(LIMITS, format!("Max open files {most}"))
+            .so(format!(
+                "A capture of all rings ({rings}) has up to {needed}: it cannot be opened."
+            ))
+            .command("prlimit --pid $$ --nofile=4096:")
+            .advice("for the shell that starts the capture; LimitNOFILE=4096 in a service");
     diagnosis.found(finding);
 }
 
 fn huge_pages(host: &Host, diagnosis: &mut Diagnosis) {
     let Some(enabled) = diagnosis.text(host, "huge pages", HUGE_PAGES) else { return };
     let pools = pool_bytes(host);
+
     let free = diagnosis.text(host, "huge pages", "/proc/meminfo").and_then(|meminfo| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Free:"))?;
         line.trim().parse::<u64>().ok()
@@ -88,15 +94,17 @@ fn huge_pages(host: &Host, diagnosis: &mut Diagnosis) {
     if !enabled.contains("[never]") || free >= pools {
         return;
     }
-    let finding = Finding::of_host("huge-pages", Severity::Costs, "pools are made of pages of 4 KiB")
-        .seen(HUGE_PAGES, enabled)
-        .seen("/proc/meminfo", format!("free huge pages: {}", mib(free)))
-        .so(format!(
-            "Opening a capture takes several times longer: {} are {} pages.",
-            mib(pools),
-            pools >> 12
-        ))
-        .change(Setting::File { path: HUGE_PAGES.to_owned() }, "never", "madvise", true);
+
+    let finding =
+        Finding::of_host("huge-pages", Severity::Costs, "pools are made of pages of 4 KiB")
+            .seen(HUGE_PAGES, enabled)
+            .seen("/proc/meminfo", format!("free huge pages: {}", mib(free)))
+            .so(format!(
+                "Opening a capture takes several times longer: {} are {} pages.",
+                mib(pools),
+                pools >> 12
+            ))
+            .change(Setting::File { path: HUGE_PAGES.to_owned() }, "never", "madvise", true);
     diagnosis.found(finding);
 }
 
@@ -106,7 +114,9 @@ fn cgroups(host: &Host, diagnosis: &mut Diagnosis) {
     if cgroup.limit_bytes / 8 >= pool_bytes(host) {
         return;
     }
+
     let file = cgroup.file.display().to_string();
+
     // Version 1 writes no limit as -1.
     let unlimited = if file.ends_with("memory.max") { "max" } else { "-1" };
     let title = format!("a memory cgroup allows {}", mib(cgroup.limit_bytes));
@@ -127,18 +137,24 @@ fn apparmor(host: &Host, diagnosis: &mut Diagnosis) {
     const PROFILE: &str = "/etc/apparmor.d/usr.bin.tcpdump";
     const LOCAL: &str = "/etc/apparmor.d/local/usr.bin.tcpdump";
     const LOADED: &str = "/sys/kernel/security/apparmor/profiles";
+
     let (Ok(_), Ok(_)) = (host.text(ABSTRACTION), host.text(PROFILE)) else { return };
     let Some(loaded) = diagnosis.text(host, "AppArmor's profiles", LOADED) else { return };
-    let confined = loaded.lines().find(|line| line.contains("tcpdump") && line.ends_with("(enforce)"));
-    let includes = |text: &str| text.lines().any(|line| line.trim() == "include <abstractions/wirecap-pcap>");
+    let confined =
+        loaded.lines().find(|line| line.contains("tcpdump") && line.ends_with("(enforce)"));
+    let includes =
+        |text: &str| text.lines().any(|line| line.trim() == "include <abstractions/wirecap-pcap>");
     let Some(confined) = confined.filter(|_| !host.text(LOCAL).is_ok_and(includes)) else { return };
-    let finding =
-        Finding::of_host("apparmor", Severity::Costs, "AppArmor keeps tcpdump from the libpcap drop-in")
-            .seen(LOADED, confined)
-            .seen(LOCAL, "without include <abstractions/wirecap-pcap>")
-            .so("tcpdump uses the system's libpcap, with its losses, although the drop-in is installed.")
-            .command(format!("echo 'include <abstractions/wirecap-pcap>' >> {LOCAL}"))
-            .command(format!("apparmor_parser -r {PROFILE}"));
+    let finding = Finding::of_host(
+        "apparmor",
+        Severity::Costs,
+        "AppArmor keeps tcpdump from the libpcap drop-in",
+    )
+    .seen(LOADED, confined)
+    .seen(LOCAL, "without include <abstractions/wirecap-pcap>")
+    .so("tcpdump uses the system's libpcap, with its losses, although the drop-in is installed.")
+    .command(format!("echo 'include <abstractions/wirecap-pcap>' >> {LOCAL}"))
+    .command(format!("apparmor_parser -r {PROFILE}"));
     diagnosis.found(finding);
 }
 

@@ -36,7 +36,10 @@ fn softnet(host: &Host, diagnosis: &mut Diagnosis) {
     let Some(text) = diagnosis.text(host, "drops of the stack", SOFTNET) else { return };
     let counts = softnet_counts(text);
     let sum = |index: usize| counts.iter().map(|counts| counts[index]).sum::<u64>();
-    let (processed, dropped, squeezed) = (sum(0), sum(1), sum(2));
+    let processed = sum(0);
+    let dropped = sum(1);
+    let squeezed = sum(2);
+
     if dropped > 0 {
         let backlog = host.text(&file_of(BACKLOG)).ok().and_then(|text| text.parse::<u64>().ok());
         let better = backlog.map_or(16_384, |backlog| (backlog * 4).max(16_384)).to_string();
@@ -48,6 +51,7 @@ fn softnet(host: &Host, diagnosis: &mut Diagnosis) {
         let is_known = backlog.is_some();
         diagnosis.found(finding.change(sysctl(BACKLOG), from, &better, is_known));
     }
+
     if squeezed * PACKETS_PER_SQUEEZE > processed {
         let finding = Finding::of_host(
             "softnet-squeezes",
@@ -57,7 +61,10 @@ fn softnet(host: &Host, diagnosis: &mut Diagnosis) {
         .seen(SOFTNET, format!("{squeezed} times in {processed} packets (third column), since boot"))
         .so("The NAPI budget is too small, so packets wait in the device's rings for the next poll.");
         let mut finding = finding;
-        for (name, better) in [("net.core.netdev_budget", 600), ("net.core.netdev_budget_usecs", 8000)] {
+
+        for (name, better) in
+            [("net.core.netdev_budget", 600), ("net.core.netdev_budget_usecs", 8000)]
+        {
             let now = host.text(&file_of(name)).ok().and_then(|text| text.parse::<u64>().ok());
             let better = now.map_or(better, |now| (now * 2).max(better)).to_string();
             let from = now.map(|now| now.to_string()).unwrap_or_default();
@@ -70,13 +77,19 @@ fn softnet(host: &Host, diagnosis: &mut Diagnosis) {
 fn programs(host: &Host, diagnosis: &mut Diagnosis) {
     const JIT: &str = "net.core.bpf_jit_enable";
     const HARDEN: &str = "net.core.bpf_jit_harden";
+
     if diagnosis.number(host, "compilation of BPF programs", &file_of(JIT)) == Some(0) {
-        let finding = Finding::of_host("bpf-jit", Severity::MayLose, "BPF programs are interpreted")
-            .seen(file_of(JIT), "0")
-            .so("Filters and the XDP program run for each packet and need several times the CPU time.")
-            .change(sysctl(JIT), "0", "1", true);
+        let finding = Finding::of_host(
+            "bpf-jit",
+            Severity::MayLose,
+            "BPF programs are interpreted",
+        )
+        .seen(file_of(JIT), "0")
+        .so("Filters and the XDP program run for each packet and need several times the CPU time.")
+        .change(sysctl(JIT), "0", "1", true);
         diagnosis.found(finding);
     }
+
     if diagnosis.number(host, "hardening of BPF programs", &file_of(HARDEN)) == Some(2) {
         let finding = Finding::of_host(
             "bpf-jit-harden",
@@ -112,11 +125,15 @@ pub(super) fn check_nic(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     match host.text(&index) {
         Ok(text) if text == nic.index.to_string() => {}
         Ok(_) => {
-            let why = "/sys shows another network namespace; mount it anew, as `ip netns exec` does";
+            let why =
+                "/sys shows another network namespace; mount it anew, as `ip netns exec` does";
             return diagnosis.cannot_see(Some(nic), "NAPI and RPS", why);
         }
-        Err(error) => return diagnosis.cannot_see(Some(nic), "NAPI and RPS", format!("{index}: {error}")),
+        Err(error) => {
+            return diagnosis.cannot_see(Some(nic), "NAPI and RPS", format!("{index}: {error}"));
+        }
     }
+
     napi(nic, host, diagnosis);
     steering(nic, host, diagnosis);
 }
@@ -130,6 +147,7 @@ fn napi(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
             .change(Setting::File { path: defer.clone() }, rounds.to_string(), "0", true);
         diagnosis.found(finding);
     }
+
     let threaded = nic.file("threaded");
     if diagnosis.number(host, "threaded receiving", &threaded) == Some(1) {
         let finding = Finding::of_nic(
@@ -150,6 +168,7 @@ fn steering(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     if nic.is_native_xdp() {
         return;
     }
+
     let queues = nic.file("queues/rx-");
     let is_set = |(_, text): &(&str, &str)| text.chars().any(|digit| !matches!(digit, '0' | ','));
     let set: Vec<(String, String)> = host
@@ -165,6 +184,7 @@ fn steering(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     for (queue, text) in &set {
         finding = finding.change(Setting::File { path: path(queue) }, text, "0", true);
     }
+
     diagnosis.found(finding);
 }
 

@@ -27,23 +27,31 @@ pub(super) fn check(host: &Host, diagnosis: &mut Diagnosis) {
     if links == 0 {
         return;
     }
+
     let Some(disk) = &host.disk else {
-        return diagnosis.cannot_see(None, "speed of the disk", "the directory is on no block device");
+        return diagnosis.cannot_see(
+            None,
+            "speed of the disk",
+            "the directory is on no block device",
+        );
     };
     let Some((disk_speed, how)) = speed(disk) else {
         let why = format!("{} does not report it; --write-test measures it", disk.folder);
         return diagnosis.cannot_see(None, "speed of the disk", why);
     };
+
     let link_speed = links * 1_000_000 / 8;
     if disk_speed >= link_speed {
         return;
     }
+
     let megabytes = |bytes: u64| bytes / 1_000_000;
     let title = format!(
         "the disk writes {} MB/s, the links carry {} MB/s",
         megabytes(disk_speed),
         megabytes(link_speed)
     );
+
     let names: Vec<String> = host.nics.iter().map(|nic| format!("-i {}", nic.name)).collect();
     let finding = Finding::of_host("disk", Severity::MayLose, title)
         .seen(format!("{}/queue/rotational", disk.folder), format!("{how}; {}", disk.directory))

@@ -25,11 +25,12 @@ fn link(nic: &Nic, diagnosis: &mut Diagnosis) {
             .command(format!("ip link set dev {} up", nic.name));
         diagnosis.found(finding);
     } else if !nic.carrier {
-        let finding = Finding::of_nic(nic, "link", Severity::Loses, "no carrier: no signal from the peer")
-            .seen(source, "NO-CARRIER")
-            .so("Nothing is received.")
-            .command(format!("ethtool {}", nic.name))
-            .advice("check the cable and the peer's port");
+        let finding =
+            Finding::of_nic(nic, "link", Severity::Loses, "no carrier: no signal from the peer")
+                .seen(source, "NO-CARRIER")
+                .so("Nothing is received.")
+                .command(format!("ethtool {}", nic.name))
+                .advice("check the cable and the peer's port");
         diagnosis.found(finding);
     }
 }
@@ -80,6 +81,7 @@ fn xdp(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     if !nic.is_hardware() {
         return;
     }
+
     let Some(rung) = nic.rung.as_deref() else {
         if nic.engine == "xdp" {
             diagnosis.cannot_see(
@@ -94,16 +96,21 @@ fn xdp(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     let since = XdpSince::of(driver);
     let kernel = host.kernel();
     let source = "the kernel's netdev family, and /proc/sys/kernel/osrelease";
-    let value = format!("{rung} on Linux {}", kernel.map_or("?".to_owned(), |kernel| kernel.to_string()));
+    let value =
+        format!("{rung} on Linux {}", kernel.map_or("?".to_owned(), |kernel| kernel.to_string()));
     let newer = |version| format!("boot Linux {version} or newer, whose {driver} supports it");
+
     match rung {
         "generic" => {
             let advice = match since {
-                Some(since) if kernel.is_none_or(|kernel| kernel < since.native) => newer(since.native),
+                Some(since) if kernel.is_none_or(|kernel| kernel < since.native) => {
+                    newer(since.native)
+                }
                 Some(_) => format!(
                     "{driver} has native XDP on this kernel, but does not offer it for this device: see dmesg"
                 ),
-                None => "another NIC: igb, igc, ixgbe, i40e, ice and mlx5_core have zero-copy".to_owned(),
+                None => "another NIC: igb, igc, ixgbe, i40e, ice and mlx5_core have zero-copy"
+                    .to_owned(),
             };
             let finding = Finding::of_nic(nic, "xdp", Severity::Costs, format!("{driver} has no native XDP here"))
                 .seen(source, value)
@@ -114,14 +121,20 @@ fn xdp(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
         "native copy" => {
             let advice = match since.and_then(|since| since.zero_copy) {
                 Some(version) if kernel.is_none_or(|kernel| kernel < version) => newer(version),
-                Some(_) => format!("{driver} has it on this kernel, but not for this device or its options"),
+                Some(_) => format!(
+                    "{driver} has it on this kernel, but not for this device or its options"
+                ),
                 None => "no release of this driver is known to support it".to_owned(),
             };
-            let finding =
-                Finding::of_nic(nic, "zero-copy", Severity::Costs, format!("{driver} copies each packet"))
-                    .seen(source, value)
-                    .so("AF_XDP without zero-copy: the kernel copies each packet into its cell.")
-                    .advice(advice);
+            let finding = Finding::of_nic(
+                nic,
+                "zero-copy",
+                Severity::Costs,
+                format!("{driver} copies each packet"),
+            )
+            .seen(source, value)
+            .so("AF_XDP without zero-copy: the kernel copies each packet into its cell.")
+            .advice(advice);
             diagnosis.found(finding);
         }
         _ => {}
@@ -138,7 +151,9 @@ fn ports(nic: &Nic, diagnosis: &mut Diagnosis) {
             .command(format!("wirecap capture {} -w trace.pcapng", each.join(" ")));
         diagnosis.found(finding);
     }
-    let is_port = |kind: Option<&str>| matches!(kind, Some("bridge" | "bond" | "team" | "openvswitch"));
+
+    let is_port =
+        |kind: Option<&str>| matches!(kind, Some("bridge" | "bond" | "team" | "openvswitch"));
     for upper in nic.uppers.iter().filter(|upper| is_port(upper.kind.as_deref())) {
         let kind = upper.kind.as_deref().unwrap_or("bridge");
         let title = format!("the interface is a port of the {kind} {}", upper.name);
@@ -172,6 +187,7 @@ fn bus(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
         return;
     };
     let (Some(bus), Some(link)) = (bus_mbps(transfers, lanes), nic.speed_mbps) else { return };
+
     if bus < u64::from(link) {
         let title = format!("the bus carries {bus} Mbit/s, the link {link}");
         let finding = Finding::of_nic(nic, "bus", Severity::MayLose, title)
@@ -199,6 +215,7 @@ fn clock(nic: &Nic, diagnosis: &mut Diagnosis) {
             );
         }
     };
+
     // Such clocks tell UTC or TAI.
     let from_tai = ahead - clock.tai_ahead_seconds * 1_000_000_000;
     let offset = if from_tai.unsigned_abs() < ahead.unsigned_abs() { from_tai } else { ahead };
@@ -206,7 +223,10 @@ fn clock(nic: &Nic, diagnosis: &mut Diagnosis) {
         let title = format!("the device's clock is off by {}", duration(offset.unsigned_abs()));
         let direction = if offset > 0 { "ahead of" } else { "behind" };
         let finding = Finding::of_nic(nic, "device-clock", Severity::Alters, title)
-            .seen(&clock.file, format!("{} {direction} the system's clock", duration(offset.unsigned_abs())))
+            .seen(
+                &clock.file,
+                format!("{} {direction} the system's clock", duration(offset.unsigned_abs())),
+            )
             .so("Hardware timestamps are wrong by that much and do not match other interfaces.")
             .command(format!("phc_ctl {} set", nic.name))
             .advice("phc2sys(8) keeps it synchronised");

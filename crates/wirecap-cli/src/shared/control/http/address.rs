@@ -1,4 +1,5 @@
-//! The address of pages and metrics: a loopback address, or a local socket. Other hosts cannot reach either.
+//! The address of pages and metrics: a loopback address, or a local socket. Other hosts cannot
+//! reach either.
 
 use std::fmt;
 use std::io;
@@ -23,6 +24,7 @@ pub(crate) fn parse_http(text: &str) -> Result<HttpAddress, String> {
     if text.contains('/') {
         return Ok(HttpAddress::Path(text.strip_prefix("unix:").unwrap_or(text).into()));
     }
+
     let port_of_localhost = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
     let address = match port_of_localhost {
         Some(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
@@ -55,7 +57,8 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Starts listening. A socket at a path gets the mode 0660; a socket without a listening process is replaced.
+    /// Starts listening. A socket at a path gets the mode 0660; a socket without a listening
+    /// process is replaced.
     pub(crate) fn bind(address: &HttpAddress) -> io::Result<Self> {
         let (socket, address) = match address {
             HttpAddress::Loopback(address) => {
@@ -70,7 +73,10 @@ impl Listener {
                     SocketState::Dead => remove_socket(path)?,
                     SocketState::Free => {}
                 }
-                (OwnedFd::from(place::listen_at(path)?), HttpAddress::Path(std::path::absolute(path)?))
+                (
+                    OwnedFd::from(place::listen_at(path)?),
+                    HttpAddress::Path(std::path::absolute(path)?),
+                )
             }
         };
         Ok(Self { socket: Some(socket), address })
@@ -81,8 +87,8 @@ impl Listener {
         &self.address
     }
 
-    /// Whether a request with this `host` is for this server. A website can make a browser send requests here under
-    /// the website's name (DNS rebinding), and must not read the answers.
+    /// Whether a request with this `host` is for this server. A website can make a browser send
+    /// requests here under the website's name (DNS rebinding), and must not read the answers.
     pub(super) fn is_called(&self, host: &str) -> bool {
         let HttpAddress::Loopback(_) = self.address else { return true };
         let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -105,8 +111,8 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         drop(self.socket.take());
-        // A process that dropped its privileges may not be allowed to remove it; then the next capture replaces
-        // it.
+        // A process that dropped its privileges may not be allowed to remove it; then the next
+        // capture replaces it.
         if let HttpAddress::Path(path) = &self.address
             && socket_state(path).is_ok_and(|state| state == SocketState::Dead)
         {
@@ -124,13 +130,17 @@ mod tests {
         for text in ["127.0.0.1:9417", "[::1]:9417", "127.1.2.3:0", "localhost:80"] {
             assert!(matches!(parse_http(text), Ok(HttpAddress::Loopback(_))), "{text}");
         }
+
         for text in ["/run/x.sock", "unix:/run/x.sock", "./x"] {
             assert!(matches!(parse_http(text), Ok(HttpAddress::Path(_))), "{text}");
         }
+
         for text in ["0.0.0.0:9417", "[::]:9417", "192.168.0.1:80", "[::ffff:10.0.0.1]:80"] {
             assert!(parse_http(text).unwrap_err().contains("is not a loopback address"), "{text}");
         }
-        for text in ["", "9417", ":9417", "localhost", "127.0.0.1", "example.org:80", "localhost:x"] {
+
+        for text in ["", "9417", ":9417", "localhost", "127.0.0.1", "example.org:80", "localhost:x"]
+        {
             assert!(parse_http(text).unwrap_err().contains("invalid address"), "{text}");
         }
     }
@@ -141,7 +151,9 @@ mod tests {
         for host in ["127.0.0.1:9417", "localhost", "LOCALHOST:1", "[::1]:9417", "[::1]"] {
             assert!(listener.is_called(host), "{host}");
         }
-        for host in ["", "evil.example", "evil.example:9417", "10.0.0.1:9417", "127.0.0.1.evil.example:80"] {
+        for host in
+            ["", "evil.example", "evil.example:9417", "10.0.0.1:9417", "127.0.0.1.evil.example:80"]
+        {
             assert!(!listener.is_called(host), "{host}");
         }
     }

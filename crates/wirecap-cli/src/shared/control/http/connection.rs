@@ -51,7 +51,13 @@ impl Client for Connection {
     type Listener = Listener;
 
     fn new(peer: Peer) -> Self {
-        Self { peer, inbox: Vec::new(), phase: Phase::Reading, since: Instant::now(), closes: false }
+        Self {
+            peer,
+            inbox: Vec::new(),
+            phase: Phase::Reading,
+            since: Instant::now(),
+            closes: false,
+        }
     }
 
     fn peer(&self) -> &Peer {
@@ -151,7 +157,8 @@ impl Connection {
             Resource::Events => Response::json(events::in_json()),
             Resource::Status | Resource::Metrics { .. } => {
                 self.phase = Phase::AwaitsStatus(request);
-                if let Some(answer) = mailbox.ask(Job { client: self.peer.id, task: Task::Status }) {
+                if let Some(answer) = mailbox.ask(Job { client: self.peer.id, task: Task::Status })
+                {
                     self.answer_with_status(&answer);
                 }
                 return;

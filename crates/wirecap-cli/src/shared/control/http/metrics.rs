@@ -1,7 +1,9 @@
-//! The metrics, generated from the answer to `status`, so they agree exactly with it and with the ledger.
+//! The metrics, generated from the answer to `status`, so they agree exactly with it and with the
+//! ledger.
 //!
-//! Names are stable: metrics may be added, or removed in a new major version, but never change their meaning. There are two
-//! similar formats: OpenMetrics 1.0, which Prometheus requests, and the older one, for other tools.
+//! Names are stable: metrics may be added, or removed in a new major version, but never change
+//! their meaning. There are two similar formats: OpenMetrics 1.0, which Prometheus requests, and
+//! the older one, for other tools.
 //!
 //! All have the label `capture`. A value that a driver or an engine does not report is absent,
 //! never 0.
@@ -52,9 +54,11 @@ fn text(status: &Value, open: bool) -> String {
     ports(&mut text, status);
     writer(&mut text, status);
     threads(&mut text, status);
+
     if open {
         text.text += "# EOF\n";
     }
+
     text.text
 }
 
@@ -72,46 +76,58 @@ fn capture(text: &mut Text<'_>, status: &Value) {
         "The capture: its command, engine and mode, in the notation B-(M,R) or A-(M,R,T).",
         &labels,
     );
+
     let of_all = |text: &mut Text<'_>, name, help, value: &Value| {
         text.counter(name, help, [(vec![], value)]);
     };
-    of_all(text, "wirecap_packets_offered", "Packets offered: delivered and dropped.", &ledger["offered"]);
+    of_all(
+        text,
+        "wirecap_packets_offered",
+        "Packets offered: delivered and dropped.",
+        &ledger["offered"],
+    );
+
     of_all(
         text,
         "wirecap_packets_delivered",
         "Packets handed to the application in chunks.",
         &ledger["delivered"],
     );
+
     of_all(
         text,
         "wirecap_delivered_bytes",
         "Bytes of the packets delivered, as on the wire.",
         &ledger["bytes"],
     );
+
     of_all(
         text,
         "wirecap_packets_filtered",
         "Non-matching packets; absent if the engine cannot count them.",
         &ledger["filtered"],
     );
+
     text.counter(
         "wirecap_packets_dropped",
         "Packets offered and not delivered, by reason; device is absent if the driver does not report it.",
         by_reason(&[], &ledger["dropped"]),
     );
-    let later =
-        list(&ledger["lost_later"]).map(|lost| (vec![("reason", string(&lost["reason"]))], &lost["packets"]));
+    let later = list(&ledger["lost_later"])
+        .map(|lost| (vec![("reason", string(&lost["reason"]))], &lost["packets"]));
     text.counter(
         "wirecap_packets_lost_after_delivery",
         "Packets delivered and then lost by the application, by reason.",
         later,
     );
+
     let gaps = list(&ledger["unseen"]).count() as u64;
     text.counter(
         "wirecap_unseen_gaps",
         "Periods in which packets may have passed uncaptured and uncounted.",
         [(vec![], &Value::from(gaps))],
     );
+
     let lossless = Value::from(u8::from(ledger["lossless"] == true));
     text.gauge(
         "wirecap_lossless",
@@ -134,8 +150,13 @@ fn capture(text: &mut Text<'_>, status: &Value) {
 fn rings(text: &mut Text<'_>, status: &Value) {
     let rings: Vec<&Value> = list(&status["ledger"]["rings"]).collect();
     let of_each = |field: &'static str| of_each("ring", &rings, field);
+
     for (name, field, help) in [
-        ("wirecap_ring_packets_offered", "offered", "Packets of a ring offered: delivered and dropped."),
+        (
+            "wirecap_ring_packets_offered",
+            "offered",
+            "Packets of a ring offered: delivered and dropped.",
+        ),
         (
             "wirecap_ring_packets_delivered",
             "delivered",
@@ -156,13 +177,21 @@ fn rings(text: &mut Text<'_>, status: &Value) {
             "super_packets",
             "Packets longer than the interface's MTU: merged by an offload.",
         ),
-        ("wirecap_ring_packets_cut", "cut", "Packets that the device split at the end of a buffer."),
+        (
+            "wirecap_ring_packets_cut",
+            "cut",
+            "Packets that the device split at the end of a buffer.",
+        ),
         (
             "wirecap_ring_stalls",
             "stalls",
             "Times that the kernel waited for a block that was still held (engine packet).",
         ),
-        ("wirecap_ring_starved", "starved", "Times that a zero-copy driver found no cell on the fill ring."),
+        (
+            "wirecap_ring_starved",
+            "starved",
+            "Times that a zero-copy driver found no cell on the fill ring.",
+        ),
         (
             "wirecap_ring_chunks_offloaded",
             "offloaded_chunks",
@@ -176,11 +205,15 @@ fn rings(text: &mut Text<'_>, status: &Value) {
     ] {
         text.counter(name, help, of_each(field));
     }
-    let dropped =
-        rings.iter().flat_map(|ring| by_reason(&[("ring", string(&ring["name"]))], &ring["dropped"]));
+
+    let dropped = rings
+        .iter()
+        .flat_map(|ring| by_reason(&[("ring", string(&ring["name"]))], &ring["dropped"]));
+
     // Drops of the device, and packets without a ring, belong to no ring.
-    let of_ring =
-        dropped.filter(|(labels, _)| !labels.iter().any(|(_, value)| ["device", "no_ring"].contains(value)));
+    let of_ring = dropped.filter(|(labels, _)| {
+        !labels.iter().any(|(_, value)| ["device", "no_ring"].contains(value))
+    });
     text.counter(
         "wirecap_ring_packets_dropped",
         "Packets of a ring offered and not delivered, by reason.",
@@ -192,31 +225,42 @@ fn rings(text: &mut Text<'_>, status: &Value) {
 fn pools(text: &mut Text<'_>, status: &Value) {
     let rings: Vec<&Value> = list(&status["pool"]["rings"]).collect();
     let states = ["posted", "waiting", "captured", "free"];
+
     let cells = rings.iter().flat_map(|ring| {
-        states.iter().map(|state| (vec![("ring", string(&ring["name"])), ("state", *state)], &ring[*state]))
+        states
+            .iter()
+            .map(|state| (vec![("ring", string(&ring["name"])), ("state", *state)], &ring[*state]))
     });
     text.gauge(
         "wirecap_pool_cells",
         "Cells of a ring's pool: posted to the kernel, waiting in the ring, captured in chunks, or free.",
         cells,
     );
+
     let of_each = |field: &'static str| of_each("ring", &rings, field);
-    text.gauge("wirecap_pool_capacity_cells", "R x M: packets that a ring can hold.", of_each("capacity"));
+    text.gauge(
+        "wirecap_pool_capacity_cells",
+        "R x M: packets that a ring can hold.",
+        of_each("capacity"),
+    );
     text.gauge(
         "wirecap_pool_threshold_cells",
         "T: buddies help a ring whose backlog exceeds it; absent in basic mode.",
         of_each("threshold"),
     );
     text.gauge("wirecap_ring_worker", "The worker of a ring.", of_each("worker"));
+
     let workers: Vec<(&str, String, &Value)> = rings
         .iter()
         .flat_map(|ring| {
-            list(&ring["helpers"])
-                .map(|helper| (string(&ring["name"]), helper["worker"].to_string(), &helper["chunks"]))
+            list(&ring["helpers"]).map(|helper| {
+                (string(&ring["name"]), helper["worker"].to_string(), &helper["chunks"])
+            })
         })
         .collect();
-    let helped =
-        workers.iter().map(|(ring, worker, chunks)| (vec![("ring", *ring), ("worker", worker)], *chunks));
+    let helped = workers
+        .iter()
+        .map(|(ring, worker, chunks)| (vec![("ring", *ring), ("worker", worker)], *chunks));
     text.counter(
         "wirecap_worker_chunks_helped",
         "Chunks that a worker took from another worker's ring.",
@@ -226,14 +270,17 @@ fn pools(text: &mut Text<'_>, status: &Value) {
 
 /// The packets of each interface, if all are captured.
 fn interfaces(text: &mut Text<'_>, status: &Value) {
-    let interfaces: Vec<(&Value, String)> =
-        list(&status["ledger"]["interfaces"]).map(|seen| (seen, seen["index"].to_string())).collect();
+    let interfaces: Vec<(&Value, String)> = list(&status["ledger"]["interfaces"])
+        .map(|seen| (seen, seen["index"].to_string()))
+        .collect();
     let of_each = |field: &'static str| {
-        let labels =
-            |(seen, index)| vec![("interface", string(&(seen as &Value)["name"])), ("ifindex", index)];
+        let labels = |(seen, index)| {
+            vec![("interface", string(&(seen as &Value)["name"])), ("ifindex", index)]
+        };
         let samples = interfaces.iter().map(|(seen, index)| (*seen, index.as_str()));
         samples.map(move |(seen, index)| (labels((seen, index)), &seen[field])).collect::<Vec<_>>()
     };
+
     for (name, field, help) in [
         (
             "wirecap_interface_packets_delivered",
@@ -252,9 +299,10 @@ fn devices(text: &mut Text<'_>, status: &Value) {
         vec![("interface", string(&interface["name"])), ("engine", string(&interface["engine"]))]
     });
     text.infos("wirecap_interface", "An interface of the capture, and its engine.", info);
-    let dropped = interfaces
-        .iter()
-        .map(|interface| (vec![("interface", string(&interface["name"]))], &interface["device_dropped"]));
+
+    let dropped = interfaces.iter().map(|interface| {
+        (vec![("interface", string(&interface["name"]))], &interface["device_dropped"])
+    });
     text.counter(
         "wirecap_device_packets_dropped",
         "Packets that the device or its driver dropped; absent if the driver does not report it.",
@@ -266,6 +314,7 @@ fn devices(text: &mut Text<'_>, status: &Value) {
 fn ports(text: &mut Text<'_>, status: &Value) {
     let ports: Vec<&Value> = list(&status["ledger"]["ports"]).collect();
     let of_each = |field: &'static str| of_each("port", &ports, field);
+
     for (name, field, help) in [
         ("wirecap_port_packets_taken", "taken", "Packets handed to a port."),
         ("wirecap_port_packets_sent", "sent", "Packets of a port that the kernel accepted."),
@@ -275,9 +324,15 @@ fn ports(text: &mut Text<'_>, status: &Value) {
     ] {
         text.counter(name, help, of_each(field));
     }
-    let dropped =
-        ports.iter().flat_map(|port| by_reason(&[("port", string(&port["name"]))], &port["dropped"]));
-    text.counter("wirecap_port_packets_dropped", "Packets that could not be sent, by reason.", dropped);
+
+    let dropped = ports
+        .iter()
+        .flat_map(|port| by_reason(&[("port", string(&port["name"]))], &port["dropped"]));
+    text.counter(
+        "wirecap_port_packets_dropped",
+        "Packets that could not be sent, by reason.",
+        dropped,
+    );
     text.gauge(
         "wirecap_port_packets_waiting",
         "Packets on a port's tx ring, or waiting for earlier chunks.",
@@ -289,7 +344,11 @@ fn ports(text: &mut Text<'_>, status: &Value) {
 fn writer(text: &mut Text<'_>, status: &Value) {
     let writer = &status["writer"];
     let one = |field: &'static str| [(vec![], &writer[field])];
-    text.counter("wirecap_writer_accepted_bytes", "Bytes written to the file or pipe.", one("bytes"));
+    text.counter(
+        "wirecap_writer_accepted_bytes",
+        "Bytes written to the file or pipe.",
+        one("bytes"),
+    );
     text.gauge(
         "wirecap_writer_packets_waiting",
         "Packets that wait in the pools for the writer.",
@@ -301,7 +360,11 @@ fn writer(text: &mut Text<'_>, status: &Value) {
         one("discarded"),
     );
     text.counter("wirecap_writer_busy_seconds", "Total time of all writes.", one("busy_s"));
-    text.gauge("wirecap_writer_blocked_seconds", "Duration of the current write.", one("blocked_s"));
+    text.gauge(
+        "wirecap_writer_blocked_seconds",
+        "Duration of the current write.",
+        one("blocked_s"),
+    );
     text.counter(
         "wirecap_writer_files_completed",
         "Files of a recording that are complete.",
@@ -320,9 +383,13 @@ fn writer(text: &mut Text<'_>, status: &Value) {
 }
 
 fn threads(text: &mut Text<'_>, status: &Value) {
-    let threads =
-        list(&status["threads"]).map(|thread| (vec![("thread", string(&thread["name"]))], &thread["cpu_s"]));
-    text.counter("wirecap_thread_cpu_seconds", "Processor time of each of the capture's threads.", threads);
+    let threads = list(&status["threads"])
+        .map(|thread| (vec![("thread", string(&thread["name"]))], &thread["cpu_s"]));
+    text.counter(
+        "wirecap_thread_cpu_seconds",
+        "Processor time of each of the capture's threads.",
+        threads,
+    );
 }
 
 type Labels<'a> = Vec<(&'a str, &'a str)>;
@@ -376,9 +443,11 @@ impl Text<'_> {
         samples: impl IntoIterator<Item = (Labels<'v>, &'v Value)>,
     ) {
         let samples = samples.into_iter().filter(|(_, value)| value.is_number());
+
         // In OpenMetrics a family's name lacks the suffix of its samples' names.
         let family_suffix = if self.open { "" } else { suffix };
         let mut is_first = true;
+
         for (labels, value) in samples {
             if std::mem::take(&mut is_first) {
                 self.line(format_args!("# HELP {name}{family_suffix} {help}"));
@@ -401,13 +470,20 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn by_reason<'a>(labels: &[(&'a str, &'a str)], dropped: &'a Value) -> Vec<(Labels<'a>, &'a Value)> {
+fn by_reason<'a>(
+    labels: &[(&'a str, &'a str)],
+    dropped: &'a Value,
+) -> Vec<(Labels<'a>, &'a Value)> {
     let reasons = dropped.as_object().into_iter().flatten();
     reasons.map(|(reason, count)| ([labels, &[("reason", reason)]].concat(), count)).collect()
 }
 
 /// A field of each of these, which bear their names as labels.
-fn of_each<'a>(label: &'static str, all: &[&'a Value], field: &str) -> Vec<(Labels<'a>, &'a Value)> {
+fn of_each<'a>(
+    label: &'static str,
+    all: &[&'a Value],
+    field: &str,
+) -> Vec<(Labels<'a>, &'a Value)> {
     let sample = |one: &&'a Value| {
         let one: &'a Value = one;
         (vec![(label, string(&one["name"]))], &one[field])
@@ -441,6 +517,7 @@ mod tests {
             if let Some(name) = name {
                 account["name"] = name.into();
             }
+
             account
         };
         let mut ledger = account(None);
@@ -450,8 +527,10 @@ mod tests {
         ledger["duration_s"] = 1.5.into();
         ledger["lossless"] = false.into();
         ledger["unseen"] = json!([]);
-        ledger["interfaces"] = json!([{ "name": "pod1", "index": 7, "delivered": 30, "bytes": 3000 }]);
+        ledger["interfaces"] =
+            json!([{ "name": "pod1", "index": 7, "delivered": 30, "bytes": 3000 }]);
         ledger["dropped"]["device"] = 0.into();
+
         json!({
             "ok": true, "name": "a \"b\"\\", "command": "capture", "version": "1.0", "started_unix_s": 1.25, "ledger": ledger,
             "interfaces": [{ "name": "eth0", "engine": "xdp", "device_dropped": 0 }],
@@ -467,8 +546,10 @@ mod tests {
     fn every_sample_follows_help_and_type_of_its_metric() {
         for open in [false, true] {
             let text = text(&status(), open);
-            let (mut family, mut seen) = (String::new(), BTreeSet::new());
+            let mut family = String::new();
+            let mut seen = BTreeSet::new();
             let mut types = BTreeMap::new();
+
             for line in text.lines().filter(|line| *line != "# EOF") {
                 let words: Vec<&str> = line.splitn(4, ' ').collect();
                 match words[..] {
@@ -483,8 +564,10 @@ mod tests {
                     }
                     _ => {
                         let name = line.split('{').next().unwrap();
-                        let suffix =
-                            name.strip_prefix(&family).unwrap_or_else(|| panic!("{line} is below {family}"));
+                        let suffix = name
+                            .strip_prefix(&family)
+                            .unwrap_or_else(|| panic!("{line} is below {family}"));
+
                         let expected = match (open, &*types[&family]) {
                             (true, "counter") => "_total",
                             (true, "info") => "_info",
@@ -494,6 +577,7 @@ mod tests {
                     }
                 }
             }
+
             assert_eq!(text.ends_with("\n# EOF\n"), open);
         }
     }
@@ -504,7 +588,9 @@ mod tests {
         let name = r#"capture="a \"b\"\\""#;
         for line in [
             format!("wirecap_ring_packets_delivered_total{{{name},ring=\"eth0@0\"}} 100"),
-            format!("wirecap_ring_packets_dropped_total{{{name},ring=\"eth0@0\",reason=\"no_cell\"}} 7"),
+            format!(
+                "wirecap_ring_packets_dropped_total{{{name},ring=\"eth0@0\",reason=\"no_cell\"}} 7"
+            ),
             format!("wirecap_packets_dropped_total{{{name},reason=\"device\"}} 0"),
             format!(
                 "wirecap_interface_packets_delivered_total{{{name},interface=\"pod1\",ifindex=\"7\"}} 30"
@@ -515,7 +601,9 @@ mod tests {
         ] {
             assert!(text.contains(&format!("{line}\n")), "{line} is not in {text}");
         }
-        for absent in ["filtered", "wirecap_writer", "wirecap_port", "reason=\"no_ring\"} 0\nwirecap_ring"] {
+        for absent in
+            ["filtered", "wirecap_writer", "wirecap_port", "reason=\"no_ring\"} 0\nwirecap_ring"]
+        {
             assert!(!text.contains(absent), "{absent} is in {text}");
         }
     }

@@ -1,12 +1,13 @@
-//! The live page: one HTML file with its style and its script in it. It loads nothing but this server's own data.
+//! The live page: one HTML file with its style and its script in it. It loads nothing but this
+//! server's own data.
 
 use std::fmt::Write;
 
 use super::response::{POLICY, Response};
 
 const PAGE: &str = include_str!("page.html");
-/// A placeholder in the page that is replaced by a random number; only scripts and styles with that number are
-/// executed.
+/// A placeholder in the page that is replaced by a random number; only scripts and styles with that
+/// number are executed.
 const NONCE: &str = "@NONCE@";
 
 /// The page.
@@ -15,7 +16,10 @@ pub(super) fn response() -> Response {
     let policy = format!(
         "{POLICY}; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:"
     );
-    Response { policy: Some(policy), ..Response::ok("text/html; charset=utf-8", PAGE.replace(NONCE, &nonce)) }
+    Response {
+        policy: Some(policy),
+        ..Response::ok("text/html; charset=utf-8", PAGE.replace(NONCE, &nonce))
+    }
 }
 
 /// 128 random bits of the kernel, as hexadecimal digits.
@@ -35,8 +39,15 @@ mod tests {
 
     #[test]
     fn the_page_needs_nothing_that_its_policy_forbids() {
-        assert_eq!(PAGE.matches("<script nonce=\"@NONCE@\">").count(), PAGE.matches("<script").count());
-        assert_eq!(PAGE.matches("<style nonce=\"@NONCE@\">").count(), PAGE.matches("<style").count());
+        assert_eq!(
+            PAGE.matches("<script nonce=\"@NONCE@\">").count(),
+            PAGE.matches("<script").count()
+        );
+        assert_eq!(
+            PAGE.matches("<style nonce=\"@NONCE@\">").count(),
+            PAGE.matches("<style").count()
+        );
+
         // Neither files of others, nor what only 'unsafe-inline' would allow.
         for forbidden in [
             "http://",
@@ -52,9 +63,14 @@ mod tests {
         ] {
             let found = PAGE.find(forbidden).map(|at| &PAGE[at..PAGE.len().min(at + 60)]);
             // The names of XML vocabularies are no addresses that are loaded.
-            assert!(found.is_none_or(|text| text.starts_with("http://www.w3.org/2000/svg")), "{found:?}");
+            assert!(
+                found.is_none_or(|text| text.starts_with("http://www.w3.org/2000/svg")),
+                "{found:?}"
+            );
         }
-        let (first, second) = (response(), response());
+
+        let first = response();
+        let second = response();
         assert!(!first.body.contains(NONCE) && first.policy != second.policy, "{:?}", first.policy);
         assert!(!first.policy.unwrap().contains("unsafe"));
     }

@@ -30,14 +30,16 @@ pub(super) struct Request {
     pub(super) closes: bool,
 }
 
-/// Why a request is not answered: an HTTP status with its reason, and a sentence. The connection ends.
+/// Why a request is not answered: an HTTP status with its reason, and a sentence. The connection
+/// ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusal(pub(super) &'static str, pub(super) &'static str);
 
 const BAD: &str = "400 Bad Request";
 
 impl Request {
-    /// Parses a request at the beginning of `bytes`, and returns its length; `None` if it is incomplete.
+    /// Parses a request at the beginning of `bytes`, and returns its length; `None` if it is
+    /// incomplete.
     pub(super) fn parse(
         bytes: &[u8],
         is_called: impl Fn(&str) -> bool,
@@ -48,19 +50,26 @@ impl Request {
             Ok(Status::Complete(used)) if used <= HEAD_BYTES_MAX => used,
             Ok(Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Ok(None),
             Ok(_) | Err(httparse::Error::TooManyHeaders) => {
-                return Err(Refusal("431 Request Header Fields Too Large", "the request's head is too long"));
+                return Err(Refusal(
+                    "431 Request Header Fields Too Large",
+                    "the request's head is too long",
+                ));
             }
             Err(_) => return Err(Refusal(BAD, "not an HTTP/1 request")),
         };
+
         let values = |name: &str| {
             let fields = head.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
             fields.map(|field| field.value).collect::<Vec<_>>()
         };
-        let has_body =
-            values("transfer-encoding").iter().chain(&values("content-length")).any(|value| *value != b"0");
+        let has_body = values("transfer-encoding")
+            .iter()
+            .chain(&values("content-length"))
+            .any(|value| *value != b"0");
         if has_body {
             return Err(Refusal("413 Content Too Large", "a request has no body"));
         }
+
         match (values("host").as_slice(), head.version) {
             #[cfg(sabotage)]
             _ if crate::sabotage::is("page-for-any-host") => {}
@@ -74,11 +83,15 @@ impl Request {
             }
             _ => return Err(Refusal(BAD, "expected one Host header")),
         }
+
         let head_only = match head.method {
             Some("GET") => false,
             Some("HEAD") => true,
             _ => {
-                return Err(Refusal("405 Method Not Allowed", "read-only: only GET and HEAD are allowed"));
+                return Err(Refusal(
+                    "405 Method Not Allowed",
+                    "read-only: only GET and HEAD are allowed",
+                ));
             }
         };
         let closes = head.version == Some(0)
@@ -89,7 +102,8 @@ impl Request {
             "/metrics" => {
                 let accepted = values("accept").concat();
                 Resource::Metrics {
-                    open: String::from_utf8_lossy(&accepted).contains("application/openmetrics-text"),
+                    open: String::from_utf8_lossy(&accepted)
+                        .contains("application/openmetrics-text"),
                 }
             }
             "/status.json" => Resource::Status,
@@ -102,6 +116,7 @@ impl Request {
                 ));
             }
         };
+
         Ok(Some((Self { resource, head_only, closes }, used)))
     }
 }
@@ -117,14 +132,16 @@ mod tests {
     #[test]
     fn a_request_is_answered_when_it_is_all_there() {
         let text = "GET /metrics?x=1 HTTP/1.1\r\nHost: h\r\nAccept: application/openmetrics-text;version=1.0.0\r\n\r\n";
-        let request = Request { resource: Resource::Metrics { open: true }, head_only: false, closes: false };
+        let request =
+            Request { resource: Resource::Metrics { open: true }, head_only: false, closes: false };
         assert_eq!(parse(text), Ok(Some((request, text.len()))));
         (1..text.len()).for_each(|length| assert_eq!(parse(&text[..length]), Ok(None), "{length}"));
         let next = format!("{text}GET / HTTP/1.1");
         assert_eq!(parse(&next), Ok(Some((request, text.len()))));
         let (head, _) = parse("HEAD / HTTP/1.0\r\n\r\n").unwrap().unwrap();
         assert_eq!(head, Request { resource: Resource::Page, head_only: true, closes: true });
-        let (plain, _) = parse("GET /metrics HTTP/1.1\nhost: h\nconnection: close\n\n").unwrap().unwrap();
+        let (plain, _) =
+            parse("GET /metrics HTTP/1.1\nhost: h\nconnection: close\n\n").unwrap().unwrap();
         assert_eq!((plain.resource, plain.closes), (Resource::Metrics { open: false }, true));
     }
 

@@ -24,7 +24,12 @@ impl Response {
     }
 
     pub(super) fn refusing(status: &'static str, reason: &str) -> Self {
-        Self { status, content_type: "text/plain; charset=utf-8", policy: None, body: format!("{reason}\n") }
+        Self {
+            status,
+            content_type: "text/plain; charset=utf-8",
+            policy: None,
+            body: format!("{reason}\n"),
+        }
     }
 
     /// Appends it as it goes over the wire.
