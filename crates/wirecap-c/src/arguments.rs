@@ -183,8 +183,8 @@ mod tests {
             assert!(room[2 * words..].iter().all(|&word| word == 9));
         }
 
-        // SAFETY: the call writes nothing.
         let refused = |size| {
+            // SAFETY: the call writes nothing.
             unsafe { SizedRooms::<[u64; 4]>::at(std::ptr::null_mut(), size, 0, "them") }.is_err()
         };
         assert!(refused(0) && refused(12) && refused(1 << 20) && !refused(32));

@@ -263,7 +263,7 @@ fn gather(
     for outcome in outcomes {
         match outcome {
             Ok(latencies) => {
-                all.iter_mut().zip(&latencies).for_each(|(all, latency)| all.add(latency))
+                all.iter_mut().zip(&latencies).for_each(|(all, latency)| all.add(latency));
             }
             Err(error) => failed = failed.or(Some(error)),
         }

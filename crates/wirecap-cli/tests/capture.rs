@@ -389,7 +389,7 @@ fn more_workers_than_queues_get_separate_rings() {
         let traffic = Traffic { flows: 100, ..bed.traffic() };
         let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
         (0..3000).for_each(|sequence| {
-            sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap()
+            sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap();
         });
         let finished = running.interrupt();
         finished.assert_success();
@@ -678,7 +678,7 @@ fn without_timestamps_rings_are_recorded_in_order_of_arrival_and_the_file_record
     for queue in 0..2_u16 {
         let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
         (0..500).for_each(|sequence| {
-            sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap()
+            sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap();
         });
         sender.flush().unwrap();
     }

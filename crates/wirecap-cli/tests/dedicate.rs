@@ -233,7 +233,7 @@ fn what_cannot_be_dedicated_is_refused_and_nothing_is_changed() {
                 host.run("nft", &[chain]);
             }
             _ if reason.contains("bridge") => {
-                _ = host.run("ip", &["link", "set", "span1", "master", "br0"])
+                _ = host.run("ip", &["link", "set", "span1", "master", "br0"]);
             }
             _ => {}
         }

@@ -77,13 +77,13 @@ impl Code {
 
         match opcode & field::CLASS {
             class::ALU32 if opcode & field::OPERATION == field::END => {
-                self.swap(opcode, dst, constant)?
+                self.swap(opcode, dst, constant)?;
             }
             class::ALU32 => self.alu(false, opcode & field::OPERATION, dst, operand)?,
             class::ALU64 => self.alu(true, opcode & field::OPERATION, dst, operand)?,
             class::JMP if opcode & field::OPERATION == field::EXIT => self.bytes.push(0xc3),
             class::JMP if opcode & field::OPERATION == field::JUMP_ALWAYS => {
-                self.jump(&[0xe9], offset)?
+                self.jump(&[0xe9], offset)?;
             }
             class::JMP => self.jump_if(true, opcode & field::OPERATION, dst, operand, offset)?,
             class::JMP32 => self.jump_if(false, opcode & field::OPERATION, dst, operand, offset)?,

@@ -206,8 +206,8 @@ unsafe extern "C-unwind" fn pcap_dispatch(
     let Some(callback) = callback else { return ERROR };
     let handle = match look_up(pcap) {
         Given::Ours(handle) => handle,
-        // SAFETY: a handle of the real library; the caller follows pcap(3PCAP)'s rules.
         Given::Foreign(foreign) => {
+            // SAFETY: a handle of the real library; the caller follows pcap(3PCAP)'s rules.
             return unsafe { real::dispatch(foreign, count, callback, user) };
         }
         Given::Nothing => return ERROR,
@@ -236,8 +236,8 @@ pub(crate) unsafe extern "C-unwind" fn pcap_loop(
     let Some(callback) = callback else { return ERROR };
     let handle = match look_up(pcap) {
         Given::Ours(handle) => handle,
-        // SAFETY: as in `pcap_dispatch`.
         Given::Foreign(foreign) => {
+            // SAFETY: as in `pcap_dispatch`.
             return unsafe { real::pcap_loop(foreign, count, callback, user) };
         }
         Given::Nothing => return ERROR,

@@ -600,7 +600,7 @@ mod tests {
                     .iter()
                     .for_each(|w| bytes.extend(w)),
                 false => {
-                    [seconds, nanos, len, wire_len].map(word).iter().for_each(|w| bytes.extend(w))
+                    [seconds, nanos, len, wire_len].map(word).iter().for_each(|w| bytes.extend(w));
                 }
             }
 

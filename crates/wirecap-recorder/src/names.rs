@@ -134,7 +134,7 @@ impl Pattern {
                 Token::Literal(text) => name += text,
                 Token::Sequence => name += &format!("{:0DIGITS$}", sequence + 1),
                 Token::Time(conversion, _) => {
-                    name += &clock::format(&format!("%{conversion}"), seconds)
+                    name += &clock::format(&format!("%{conversion}"), seconds);
                 }
             }
         }

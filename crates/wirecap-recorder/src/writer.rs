@@ -669,7 +669,7 @@ impl OpenFile {
                 // Another process may have created this name in the meantime, for instance a pipe
                 // without a reader.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    complete_path = free_name(path)
+                    complete_path = free_name(path);
                 }
                 created => return Ok(Self::of(created?.into_file(), part, Some(complete_path))),
             }

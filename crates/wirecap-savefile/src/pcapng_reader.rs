@@ -382,7 +382,7 @@ fn interface(mut body: Fields<'_>, texts: &mut Texts) -> Option<(Interface, Cloc
         option::IF_NAME => interface.name = texts.take(value),
         option::IF_DESCRIPTION => interface.description = texts.take(value),
         option::IF_FILTER if value.u8() == Some(FILTER_IS_TEXT) => {
-            interface.filter = texts.take(value)
+            interface.filter = texts.take(value);
         }
         option::IF_OS => interface.os = texts.take(value),
         option::IF_HARDWARE => interface.hardware = texts.take(value),

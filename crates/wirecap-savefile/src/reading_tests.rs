@@ -396,7 +396,7 @@ fn parts_are_returned_with_their_bytes_and_offsets() {
             offset += part.len() as u64;
             match reader.next_part().expect("it is whole").expect("there is another part") {
                 Part::Packet(record) => {
-                    assert_eq!((record.data, record.wire_len), (&[1, 2, 3, 4][..], 60))
+                    assert_eq!((record.data, record.wire_len), (&[1, 2, 3, 4][..], 60));
                 }
                 Part::Block(bytes) => blocks.push(bytes.to_vec()),
             }

@@ -369,7 +369,7 @@ impl Mapping {
         // SAFETY: the range is in the mapping (asserted), and `piece`, a Rust slice, is not: no
         // code makes slices of it. The kernel only reads it.
         unsafe {
-            self.start.as_ptr().add(offset).copy_from_nonoverlapping(piece.as_ptr(), piece.len())
+            self.start.as_ptr().add(offset).copy_from_nonoverlapping(piece.as_ptr(), piece.len());
         }
     }
 

@@ -56,7 +56,7 @@ fn assert_within_terms(ask: &Ask, queues: Option<&[u32]>) {
         | Ask::PromiscuousAlso { ifindex, .. }
         | Ask::GuardedHooks { ifindex } => assert_eq!(*ifindex, LOOPBACK),
         Ask::AttachLock(device) | Ask::Hook { ask: HookAsk::MoveTo(device), .. } => {
-            assert_permitted(device)
+            assert_permitted(device);
         }
         Ask::OpenHook { plan, .. } => {
             let HookPlan { device, steering, whole, filter, .. } = &**plan;

@@ -269,7 +269,7 @@ pub(crate) fn release(arguments: &ReleaseArguments) -> Result<(), Failure> {
         let journal = if name.contains('/') { None } else { Some(Journal::open(&path)?) };
         match journal {
             Some(journal) if marked.contains(name) || !journal.is_empty() => {
-                journals.push((name, journal))
+                journals.push((name, journal));
             }
             _ => {
                 return Err(Failure::Failed(

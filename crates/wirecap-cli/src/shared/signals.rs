@@ -89,7 +89,7 @@ pub(crate) fn end_asked_for() -> bool {
 pub(crate) fn stop_on_signals(stopper: Stopper) -> io::Result<()> {
     let report = |signal| events::log(Kind::End, &format!("ending: {}", name(signal)));
     on_signal(report, "interrupted twice: statistics and buffered packets lost", move || {
-        stopper.stop()
+        stopper.stop();
     })
 }
 

@@ -54,7 +54,7 @@ impl Translation<'_> {
         match source {
             Source::Constant(k) => _ = self.asm.mov32(to, k.cast_signed()),
             Source::Slot(slot) => {
-                _ = self.asm.load(Size::Word, to, Reg::R10, self.slot_offset(slot))
+                _ = self.asm.load(Size::Word, to, Reg::R10, self.slot_offset(slot));
             }
             Source::WireLen => self.wire_len(to),
             Source::Absolute(width, place) => self.absolute(index, to, width, place),

@@ -240,7 +240,7 @@ mod tests {
     fn a_mark_that_another_user_could_write_does_not_count() {
         let text = "02:00:00:00:00:ab\n";
         let mode = |path: PathBuf, mode| {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         };
 
         let ignored = |change: &dyn Fn(&Path), word: &str| {
@@ -264,7 +264,7 @@ mod tests {
 
         if geteuid().is_root() {
             let give = |folder: &Path| {
-                std::os::unix::fs::chown(folder.join("eth1"), Some(1234), None).unwrap()
+                std::os::unix::fs::chown(folder.join("eth1"), Some(1234), None).unwrap();
             };
             ignored(&give, "belongs to user 1234");
         }

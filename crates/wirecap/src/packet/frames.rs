@@ -80,9 +80,9 @@ impl Frames {
         while filled < limit {
             let middle = filled + (limit - filled) / 2;
             if self.is_filled(next + u64::from(middle)) {
-                filled = middle + 1
+                filled = middle + 1;
             } else {
-                limit = middle
+                limit = middle;
             }
         }
 

@@ -397,7 +397,7 @@ impl Simulation {
                     );
                 }
                 Doing::Polling(since) => {
-                    self.audit.waits(worker, since, self.longest_poll, self.now)
+                    self.audit.waits(worker, since, self.longest_poll, self.now);
                 }
                 _ => {}
             }

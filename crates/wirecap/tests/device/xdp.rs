@@ -50,9 +50,10 @@ impl TcxProgram {
         // SAFETY: no pointers.
         match unsafe { bpf(BPF_LINK_CREATE, &attributes) } {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => None,
-            // SAFETY: what the command returns is a descriptor without another owner.
             result => {
-                Some(Self { _link: unsafe { OwnedFd::from_raw_fd(result.expect("tcx") as i32) } })
+                let link = result.expect("tcx") as i32;
+                // SAFETY: what the command returns is a descriptor without another owner.
+                Some(Self { _link: unsafe { OwnedFd::from_raw_fd(link) } })
             }
         }
     }

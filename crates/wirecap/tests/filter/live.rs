@@ -171,7 +171,7 @@ fn the_xdp_engine_accepts_the_packets_that_libpcap_accepts_and_counts_the_rest()
         };
         thread::scope(|scope| {
             (0..CAPTURES).for_each(|first| {
-                _ = scope.spawn(move || check(some_expressions(first, CAPTURES)))
+                _ = scope.spawn(move || check(some_expressions(first, CAPTURES)));
             });
             check(some_programs());
         });

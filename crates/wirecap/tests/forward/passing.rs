@@ -97,7 +97,7 @@ fn queues_are_selected_as_requested() {
         let traffic = Traffic { flows: 64, ..bed.traffic() };
         let mut sender = bed.sender(1);
         (0..300).for_each(|sequence| {
-            sender.send(&traffic.frame(Stamp { queue: 1, sequence })).unwrap()
+            sender.send(&traffic.frame(Stamp { queue: 1, sequence })).unwrap();
         });
         sender.flush().unwrap();
         let mut workers = capture.workers();

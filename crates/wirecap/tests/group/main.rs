@@ -27,7 +27,7 @@ fn a_burst_below_the_threshold_stays_with_its_own_worker() {
     let bed = Bed::new(2);
     let seen = Mutex::new(Vec::new());
     let see = |worker, chunk: &Chunk| {
-        seen.lock().unwrap().push((worker, chunk.ring_index(), chunk.len()))
+        seen.lock().unwrap().push((worker, chunk.ring_index(), chunk.len()));
     };
     // 60 % of 4,096 is 2,457.
     let ((), ledger) = bed.process(rings().advanced(0.6), COST, see, |bed| {

@@ -109,7 +109,7 @@ fn without_timestamps_packets_have_none(engine: Engine) {
     let mut worker = capture.workers().pop().unwrap();
     let sent = bed.generator().send(&[Load::new(0, 100)]).unwrap()[0].frames;
     take(&mut worker, sent, |chunk| {
-        assert!(chunk.iter().all(|packet| packet.timestamp().is_none()))
+        assert!(chunk.iter().all(|packet| packet.timestamp().is_none()));
     });
     balanced(&bed.close(capture), sent);
 }

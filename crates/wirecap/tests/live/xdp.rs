@@ -159,7 +159,7 @@ fn packets_of_a_batch_share_the_time_of_the_first_of_eight() {
         take(&mut worker, 3, |chunk| {
             let times = chunk.iter().map(|packet| packet.timestamp().unwrap().unix_nanos());
             times.for_each(|time| {
-                assert!((before..=unix_nanos()).contains(&time), "{time} after {before}")
+                assert!((before..=unix_nanos()).contains(&time), "{time} after {before}");
             });
         });
     }

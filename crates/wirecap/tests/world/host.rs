@@ -313,7 +313,7 @@ fn frames_for_the_ports_own_address_are_counted_and_hand_nothing_back() {
         let elsewhere =
             Traffic { destination_mac: [2, 0, 0, 0, 0, 0x77], ..Traffic::to(&bed.pair.receiver) };
         (0..50).for_each(|sequence| {
-            others.send(&elsewhere.frame(Stamp { queue: 0, sequence })).unwrap()
+            others.send(&elsewhere.frame(Stamp { queue: 0, sequence })).unwrap();
         });
         others.flush().unwrap();
         let is_told =

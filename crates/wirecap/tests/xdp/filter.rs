@@ -180,7 +180,7 @@ fn filters_too_long_for_the_kernel_run_in_user_space_with_a_warning_and_correct_
         bed.at_receiver(|| capture.set_filter(filter)).unwrap();
         send(&bed.pair.sender, &Traffic::to(&bed.pair.receiver), 0..1000);
         take(&mut worker, 4, |chunk| {
-            assert!(chunk.iter().all(|packet| packet.data()[55] == value))
+            assert!(chunk.iter().all(|packet| packet.data()[55] == value));
         });
     }
     assert!(worker.next_chunk_timeout(SILENCE).unwrap().is_none());

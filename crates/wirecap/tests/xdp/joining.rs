@@ -18,7 +18,7 @@ fn send(bed: &Bed, queues: std::ops::Range<u16>, count: u64) {
     for queue in queues {
         let mut sender = AfXdpSender::on(&bed.pair.sender, queue.into()).unwrap();
         (0..count).for_each(|sequence| {
-            sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap()
+            sender.send(&bed.traffic().frame(Stamp { queue, sequence })).unwrap();
         });
         sender.flush().unwrap();
     }

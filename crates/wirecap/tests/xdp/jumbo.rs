@@ -134,7 +134,7 @@ fn jumbo_frames_from_the_hosts_stack_keep_their_vlan_tags() {
     frames.iter().for_each(|frame| sender.send(frame).unwrap());
     let mut received = Vec::new();
     take(&mut worker, 40, |chunk| {
-        received.extend(chunk.iter().map(|packet| packet.data().to_vec()))
+        received.extend(chunk.iter().map(|packet| packet.data().to_vec()));
     });
     assert_eq!(received, frames);
     balanced(&bed.close(capture), 40);

@@ -105,7 +105,7 @@ pub(super) fn run<S: Sink>(
                 }
             }
             Ok(Converted::Other) => {
-                account.filtered = account.filtered.map(|filtered| filtered + 1)
+                account.filtered = account.filtered.map(|filtered| filtered + 1);
             }
             Ok(Converted::Block) => {}
             Ok(Converted::End) => break Ok(()),

@@ -643,7 +643,7 @@ fn processors(change: &Change<'_>, width: usize) -> Vec<Line<'static>> {
     for entry in entries {
         match lines.last_mut() {
             Some(line) if line.len() + 3 + entry.len() <= width => {
-                *line = format!("{line}   {entry}")
+                *line = format!("{line}   {entry}");
             }
             Some(_) => lines.push(format!("      {entry}")),
             None => lines.push(format!("cpu   {entry}")),

@@ -441,7 +441,7 @@ mod tests {
                     0,
                     &mut grouping,
                     each,
-                )
+                );
             };
             start = end;
         }
