@@ -7,6 +7,7 @@ mod builder;
 mod event;
 mod filtering;
 mod forwarding;
+pub(crate) mod in_place;
 mod interface;
 pub(crate) mod keeper;
 mod opening;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::capture::affinity::{Machine, Pin, Placement};
 use crate::capture::all_watch::{AllAttachment, AllWatch};
+use crate::capture::in_place::ReadableRing;
 use crate::capture::keeper::Keeper;
 use crate::capture::source::Source;
 use crate::capture::worker::{Alarm, Worker, forget, ring_bell, watch};
@@ -41,10 +43,10 @@ use crate::group::guarantee::Guarantee;
 use crate::ledger::{Ledger, Mode, RingLedger, Unseen};
 use crate::names::RingName;
 use crate::packet::{self, SeenInterface, SeenInterfaces, Unplaced};
-use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
 use crate::sys::packet::PacketSocket;
 use crate::umem::pool::{Cells, Geometry};
+use crate::umem::ring::Ring;
 use crate::warning::Warning;
 use crate::xdp;
 use target::Target;
@@ -186,6 +188,8 @@ struct Running {
     end: Option<End>,
     /// The kernel offered no way to wait for the last packets.
     last_packets_uncertain: bool,
+    /// The first ring, if it can be read in place.
+    first_ring: Option<ReadableRing>,
 }
 
 /// Counts that no ring has.
@@ -288,6 +292,11 @@ impl Running {
 }
 
 impl Shared {
+    /// The first ring, if it can be read in place.
+    pub(crate) fn first_ring(&self) -> Option<ReadableRing> {
+        lock(&self.running).first_ring.clone()
+    }
+
     /// Nanoseconds since the capture began, by which advanced mode detects stuck workers.
     pub(crate) fn now(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
@@ -316,7 +325,7 @@ impl Shared {
         let mut outcome = Ok(());
 
         ring.watch(&mut |descriptor| {
-            outcome = outcome.and(watch(&self.alarms[worker], descriptor));
+            outcome = outcome.and(watch(&self.alarms[worker], descriptor))
         });
         outcome.map_err(|errno| OpenError::System {
             action: "wait for packets of another ring".to_owned(),
@@ -532,6 +541,7 @@ impl Capture {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn over(
         group: Group,
+        first_ring: Option<ReadableRing>,
         exchange: Option<Arc<Exchange>>,
         geometry: Geometry,
     ) -> Result<Self, OpenError> {
@@ -543,6 +553,7 @@ impl Capture {
             builder,
             end: None,
             last_packets_uncertain: false,
+            first_ring,
         };
         Self::start(group, Vec::new(), running, (exchange, None), geometry, &Pin::Off)
     }
@@ -661,7 +672,8 @@ impl Capture {
         let workers = self.shared.group.workers();
         let home_rings = self.shared.group.home_rings();
         let rings = self.shared.group.rings().iter();
-        let shares = rings.map(|ring| f64::from(ring.usable()) / f64::from(ring.capacity()));
+        let sizes = rings.map(|ring| ring.size());
+        let shares = sizes.map(|size| f64::from(size.usable) / f64::from(size.capacity));
         let usable = shares.fold(1.0, f64::min);
         Some(Guarantee { geometry: self.geometry, usable, threshold, workers, home_rings, cost })
     }
@@ -694,7 +706,7 @@ impl Capture {
         let group = &self.shared.group;
         let state = |(index, ring): (usize, &Arc<dyn Ring>)| RingState {
             name: ring.identity().name.clone(),
-            capacity: ring.capacity(),
+            capacity: ring.size().capacity,
             cells: ring.cells(),
             threshold: group.limit_of(index),
             worker: group.home_of(index),

@@ -13,7 +13,6 @@ use crate::error::{CaptureError, FilterChangeError};
 use crate::filter::FilterRequest;
 use crate::ledger::{Account, HandedOut};
 use crate::names::RingName;
-use crate::ring::{Help, Ring};
 use crate::savefile::{LinkType, ReadError, Reader, Record};
 use crate::sync::{Mutex, lock};
 use crate::sys::xdp::Descriptor;
@@ -21,6 +20,7 @@ use crate::time::Timestamp;
 use crate::umem::chunk::records::{FileRecord, Stamps};
 use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::CellList;
+use crate::umem::ring::{Abilities, Counters, Finite, Help, Ring, RingSize};
 use sift::Sift;
 
 /// A chunk ends when its packets exceed this many bytes, even with few packets.
@@ -221,13 +221,13 @@ impl FileSide {
                             break;
                         }
                         Err(source) => {
-                            self.fail(CaptureError::Filter { path: path.to_owned(), source });
+                            self.fail(CaptureError::Filter { path: path.to_owned(), source })
                         }
                     }
                 }
                 (Ok(Some(record)), _) if !self.sift.accepts(&record) => {}
                 (Ok(Some(record)), None) => {
-                    gathering = Some(Gathering::begin(&record, chunk_packets));
+                    gathering = Some(Gathering::begin(&record, chunk_packets))
                 }
                 (Ok(Some(record)), Some(current)) if current.interface == record.interface => {
                     current.add(&record);
@@ -238,7 +238,7 @@ impl FileSide {
                 }
                 (Ok(None), _) => self.ended = true,
                 (Err(source), _) => {
-                    self.fail(CaptureError::Savefile { path: path.to_owned(), source });
+                    self.fail(CaptureError::Savefile { path: path.to_owned(), source })
                 }
             }
         }
@@ -291,17 +291,8 @@ impl Ring for FileRing {
         &self.identity
     }
 
-    fn capacity(&self) -> u32 {
-        u32::MAX
-    }
-
-    fn chunk_cells(&self) -> u32 {
-        self.chunk_packets
-    }
-
-    /// One, for "more packets follow": the number is unknown until they are read.
-    fn backlog(&self) -> u32 {
-        u32::from(!self.is_exhausted())
+    fn size(&self) -> RingSize {
+        RingSize { capacity: u32::MAX, usable: u32::MAX, chunk_cells: self.chunk_packets }
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
@@ -319,25 +310,34 @@ impl Ring for FileRing {
         false
     }
 
-    fn accumulates(&self) -> bool {
-        false
-    }
-
-    fn is_exhausted(&self) -> bool {
-        lock(&self.side).is_exhausted()
-    }
-
-    fn account(&self) -> Account {
-        let side = lock(&self.side);
-        Account { filtered: Some(side.sift.filtered), ..side.handed_out.account() }.balanced()
-    }
-
     /// Packets not yet read are not lost.
     fn close(&self) {
         let mut side = lock(&self.side);
         side.ended = true;
         side.ahead = None;
         side.failure = None;
+    }
+
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { finite: Some(self), ..Abilities::default() }
+    }
+}
+
+impl Counters for FileRing {
+    /// One, for "more packets follow": the number is unknown until they are read.
+    fn backlog(&self) -> u32 {
+        u32::from(!self.is_exhausted())
+    }
+
+    fn account(&self) -> Account {
+        let side = lock(&self.side);
+        Account { filtered: Some(side.sift.filtered), ..side.handed_out.account() }.balanced()
+    }
+}
+
+impl Finite for FileRing {
+    fn is_exhausted(&self) -> bool {
+        lock(&self.side).is_exhausted()
     }
 }
 

@@ -27,9 +27,9 @@ use crate::append_vec::AppendVec;
 use crate::error::CaptureError;
 use crate::ledger::Mode;
 use crate::names::RingName;
-use crate::ring::{Help, Ring};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lock, try_lock};
 use crate::umem::chunk::Chunk;
+use crate::umem::ring::{Help, Ring};
 
 pub(crate) use policy::{Next, Policy, Turn};
 use pressure::Pressure;
@@ -104,8 +104,8 @@ impl Member {
         let limit = match mode {
             Mode::Basic => u32::MAX,
             // A backlog never exceeds the whole pool.
-            Mode::Advanced(threshold) if threshold >= 1.0 => ring.capacity(),
-            Mode::Advanced(threshold) => (threshold * f64::from(ring.usable())) as u32,
+            Mode::Advanced(threshold) if threshold >= 1.0 => ring.size().capacity,
+            Mode::Advanced(threshold) => (threshold * f64::from(ring.size().usable)) as u32,
         };
         #[cfg(sabotage)]
         let limit = if crate::sabotage::is("threshold-of-zero") { 0 } else { limit };
@@ -196,7 +196,7 @@ impl Group {
             }));
         }
 
-        let tended = rings.iter().any(|ring| ring.unattended() < ring.capacity());
+        let tended = rings.iter().any(|ring| ring.unattended() < ring.size().capacity);
         let mut members: Vec<Member> =
             rings.into_iter().map(|ring| Member::new(0, ring, mode)).collect();
         for (worker, seat) in seats.iter().enumerate() {
@@ -527,7 +527,7 @@ impl Group {
         let chunk = if is_own {
             ring.capture()?
         } else {
-            let most = ring.chunk_cells().div_ceil(self.policy.parts);
+            let most = ring.size().chunk_cells.div_ceil(self.policy.parts);
             ring.offload(Help { limit, most, abandoned: is_abandoned })?
         };
         let Some(chunk) = chunk else { return Ok(None) };
@@ -655,7 +655,7 @@ impl Group {
     /// The number of workers that should help with `ring`, from which this many packets should be
     /// taken: one per chunk.
     fn calls(&self, ring: &Arc<dyn Ring>, packets: u32) -> usize {
-        (packets.div_ceil(ring.chunk_cells()) as usize).min(self.policy.calls_max)
+        (packets.div_ceil(ring.size().chunk_cells) as usize).min(self.policy.calls_max)
     }
 
     /// Whether two workers are of the same part, or the same worker.
@@ -754,7 +754,7 @@ struct Candidate<'a> {
 impl Candidate<'_> {
     /// The backlog as a share of the pool.
     fn share(&self) -> f64 {
-        f64::from(self.backlog) / f64::from(self.ring.capacity())
+        f64::from(self.backlog) / f64::from(self.ring.size().capacity)
     }
 
     /// Replaces the ring in `fullest` if there is none or it is less full.
@@ -772,8 +772,9 @@ impl Candidate<'_> {
     /// `workers` may hold. This does not happen with settings that meet the [guarantee](Guarantee)
     /// and a load of at most 0.9 of the group's capacity.
     fn is_brimming(&self, workers: usize) -> bool {
-        let held = (workers as u32).saturating_mul(self.ring.chunk_cells());
-        self.backlog >= self.ring.usable().saturating_sub(held)
+        let size = self.ring.size();
+        let held = (workers as u32).saturating_mul(size.chunk_cells);
+        self.backlog >= size.usable.saturating_sub(held)
     }
 }
 
@@ -787,6 +788,7 @@ mod count {
     use crate::savefile::LinkType;
     use crate::sync::AtomicU32;
     use crate::umem::chunk::RingIdentity;
+    use crate::umem::ring::{Counters, RingSize};
 
     /// A test ring that consists only of a count of its waiting packets.
     #[derive(Debug)]
@@ -800,12 +802,8 @@ mod count {
             &self.identity
         }
 
-        fn capacity(&self) -> u32 {
-            4
-        }
-
-        fn backlog(&self) -> u32 {
-            self.waiting.load(Ordering::Relaxed)
+        fn size(&self) -> RingSize {
+            RingSize { capacity: 4, usable: 4, chunk_cells: 1 }
         }
 
         fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
@@ -814,10 +812,6 @@ mod count {
             }
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             Ok(Some(Chunk::hollow(&self.identity)))
-        }
-
-        fn chunk_cells(&self) -> u32 {
-            1
         }
 
         fn offload(&self, _help: Help) -> Result<Option<Chunk>, CaptureError> {
@@ -830,11 +824,17 @@ mod count {
             false
         }
 
+        fn close(&self) {}
+    }
+
+    impl Counters for Count {
+        fn backlog(&self) -> u32 {
+            self.waiting.load(Ordering::Relaxed)
+        }
+
         fn account(&self) -> Account {
             Account::default()
         }
-
-        fn close(&self) {}
     }
 
     pub(super) fn ring(index: usize) -> Arc<Count> {

@@ -54,7 +54,6 @@ mod numbers;
 mod packet;
 #[doc(hidden)] // for wirecap-broker
 pub mod privileged;
-mod ring;
 #[cfg(sabotage)]
 #[path = "../../wirecap-testbed/src/sabotage.rs"]
 mod sabotage;

@@ -57,7 +57,6 @@ use crate::packet::frames::Frames;
 use crate::packet::ring::{PacketRing, Store, Traits};
 use crate::packet::roster::Roster;
 use crate::packet::steering::{Admitted, Selection};
-use crate::ring::{Ring, RingSettings};
 use crate::savefile::LinkType;
 use crate::sync::{Mutex, lock};
 pub(crate) use crate::sys::packet::BlockShape;
@@ -67,6 +66,7 @@ use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
 use crate::umem::chunk::RingIdentity;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::RingSettings;
 
 pub use roster::{SeenInterface, SeenInterfaces};
 pub use steering::Direction;
@@ -125,7 +125,7 @@ pub(crate) struct Everything {
 /// The rings of an interface, receiving.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) rings: Vec<Arc<dyn Ring>>,
+    pub(crate) rings: Vec<Arc<PacketRing>>,
     pub(crate) attachment: Attachment,
     pub(crate) unplaced: Option<Arc<Unplaced>>,
     pub(crate) shape: BlockShape,
@@ -289,7 +289,7 @@ pub(crate) fn open(
     }
 
     Ok(Opened {
-        rings: rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect(),
+        rings: rings.clone(),
         attachment: Attachment {
             rings,
             unplaced: unplaced.clone(),

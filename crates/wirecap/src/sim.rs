@@ -66,6 +66,7 @@ pub use simulation::{
 pub use transmitter::{LinkState, SentPacket, SimTransmitter};
 pub use wirecap_units::random::Random;
 
+use crate::capture::in_place::ReadableRing;
 use crate::capture::waiting::{Wait, Waiting};
 use crate::capture::{Capture, keeper};
 use crate::error::{CaptureError, OpenError};
@@ -74,7 +75,6 @@ use crate::group::Group;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::ledger::{Ledger, Mode, RingLedger};
 use crate::names::RingName;
-use crate::ring::Ring;
 use crate::savefile::LinkType;
 use crate::sim::kernel::CellStates;
 use crate::sys::xdp::Descriptor;
@@ -84,6 +84,7 @@ use crate::umem::completion::CompletionRing;
 use crate::umem::fill::FillRing;
 use crate::umem::owners::Owners;
 use crate::umem::pool::{Geometry, Pool};
+use crate::umem::ring::{Counters, Posting, Ring};
 use crate::umem::rx::{RxRing, StampSource};
 use crate::umem::supply::{Stock, Supply};
 use crate::umem::tx::{TxKernel, TxRing};
@@ -323,10 +324,11 @@ impl SimCapture {
     /// # Errors
     /// If the system has no file descriptors left.
     pub fn capture(&self) -> Result<Capture, OpenError> {
+        let first_ring = self.rings.first().cloned().map(ReadableRing::Cells);
         let rings = self.rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect();
         let group = &self.group;
         let group = Group::new(rings, group.workers(), group.mode(), group.stuck_after());
-        Capture::over(group, self.exchange.clone(), self.geometry)
+        Capture::over(group, first_ring, self.exchange.clone(), self.geometry)
     }
 
     /// The rings, in their order.

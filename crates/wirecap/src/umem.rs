@@ -24,6 +24,7 @@ pub(crate) mod owners;
 pub(crate) mod pool;
 pub(crate) mod reader;
 pub(crate) mod recycle;
+pub(crate) mod ring;
 pub(crate) mod rx;
 mod starvation;
 pub(crate) mod supply;

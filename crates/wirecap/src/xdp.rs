@@ -35,7 +35,6 @@ use crate::error::OpenError;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
 use crate::names::{Holder, RingName};
-use crate::ring::{Ring, RingSettings};
 use crate::steer::Steering;
 use crate::sys::memory::populating_threads;
 use crate::sys::netlink::netlink_socket;
@@ -45,6 +44,7 @@ use crate::time::Timestamps;
 use crate::umem::chunk::RingIdentity;
 use crate::umem::fill::{FillRing, Kernel, KernelDrops};
 use crate::umem::pool::Pool;
+use crate::umem::ring::{Posting, RingSettings};
 use crate::umem::rx::RxRing;
 use crate::umem::supply::Supply;
 use hook::Hook;
@@ -82,7 +82,7 @@ pub(crate) struct Settings {
 /// The rings of an interface, receiving.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) rings: Vec<Arc<dyn Ring>>,
+    pub(crate) rings: Vec<Arc<RxRing>>,
     /// The fill rings of the queues, in the order of the queues.
     pub(crate) fill_rings: Vec<Arc<FillRing>>,
     /// The tx rings of the queues, if the capture forwards.
@@ -165,7 +165,7 @@ pub(crate) fn open(
     attachment.begin();
     Ok(Opened {
         posted: rings.iter().map(|ring| ring.unattended()).min().unwrap_or(0),
-        rings: rings.into_iter().map(|ring| ring as Arc<dyn Ring>).collect(),
+        rings,
         fill_rings,
         tx,
         timestamps: attachment.timestamps,

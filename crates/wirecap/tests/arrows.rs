@@ -222,6 +222,19 @@ fn crates_need_each_other_as_the_page_draws_it() {
     assert_drawn("## Crates", &found);
 }
 
+/// What only some rings can do has a trait of its own.
+#[test]
+fn a_ring_has_few_methods() {
+    let text = fs::read_to_string(crates().join("wirecap/src/umem/ring.rs")).unwrap();
+    let methods = |name: &str| {
+        let (_, rest) = text.split_once(&format!("trait {name}")).unwrap();
+        let (body, _) = rest.split_once("\n}\n").unwrap();
+        body.matches("\n    fn ").count()
+    };
+    assert_eq!((methods("Ring:"), methods("Counters {")), (10, 5));
+    assert!(!text.contains("Any"), "the type of a ring is known where it is opened");
+}
+
 /// The program runs with privileges: what only the lab and tests need, it does not contain.
 #[test]
 fn the_command_contains_no_lab_no_testbed_and_no_simulator() {

@@ -27,6 +27,7 @@ use std::time::SystemTime;
 use super::all::AllInterfaces;
 use super::builder::CaptureBuilder;
 use super::event::Event;
+use super::in_place::as_rings;
 use super::target::{Opened, Target};
 use super::{Attachment, Reception, Shared};
 use crate::device::links::LinkState;
@@ -36,10 +37,10 @@ use crate::filter::{Filter, FilterError, FilterRequest};
 use crate::ledger::{Unseen, UnseenReason};
 use crate::packet::roster::RosterChange;
 use crate::packet::{self, Everything, SeenInterfaces};
-use crate::ring::RingSettings;
 use crate::savefile::LinkType;
 use crate::sys::promiscuous::Promiscuous;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::RingSettings;
 
 use wirecap_units::error::causes;
 
@@ -152,7 +153,7 @@ impl CaptureBuilder {
             let opened =
                 self.open_link_type(target, all, settings, link_type, opened_rings.len())?;
             blocks = blocks.or(Some(opened.shape));
-            opened_rings.extend(opened.rings);
+            opened_rings.extend(as_rings(opened.rings));
             links.push((link_type, opened.attachment));
         }
 
@@ -166,6 +167,8 @@ impl CaptureBuilder {
 
         let opened = Opened {
             rings: opened_rings,
+            // Its packets are counted for their interfaces when a chunk is made of them.
+            first_ring: None,
             tx: Vec::new(),
             fill_rings: Vec::new(),
             counters_at_start: None,
@@ -370,12 +373,7 @@ impl AllWatch {
             }
             Some(gap) => gap.reason = reason,
             None => {
-                self.unseen.push(Unseen {
-                    interface: interface.to_owned(),
-                    from,
-                    to: None,
-                    reason,
-                });
+                self.unseen.push(Unseen { interface: interface.to_owned(), from, to: None, reason })
             }
         }
 
@@ -496,8 +494,7 @@ impl AllWatch {
         attachment.links.push((link_type, opened.attachment));
         self.all.link_types.push(link_type);
 
-        opened
-            .rings
+        as_rings(opened.rings)
             .into_iter()
             .try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))
     }

@@ -12,12 +12,12 @@ use crate::forward::{
     Sequence,
 };
 use crate::ledger::Mode;
-use crate::ring::Ring;
 use crate::sys::packet::PacketSender;
 use crate::sys::xdp::HEADROOM_BYTES;
 use crate::umem::fill::FillRing;
 use crate::umem::owners::Owners;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::Ring;
 use crate::xdp;
 
 impl CaptureBuilder {

@@ -18,10 +18,10 @@ use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::group::Group;
 use crate::limits;
-use crate::ring::Ring;
 use crate::sys::opener::{self, Privilege};
 use crate::time::Timestamps;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::Ring;
 use crate::xdp::Refusal;
 
 /// Maximum number of restarts of opening: one for each interface, and one for all of them together.
@@ -107,6 +107,7 @@ impl CaptureBuilder {
             self.shared_umem(&targets, geometry, copy_because)?
         };
         let mut rings = Vec::new();
+        let mut first_ring = None;
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
         let mut ports = Ports::default();
@@ -128,6 +129,7 @@ impl CaptureBuilder {
             };
             let standby = self.standby_sockets(&target)?;
             rings.extend(opened.rings);
+            first_ring = first_ring.or(opened.first_ring);
 
             if self.forwards() {
                 ports.add_captured(&target.device, opened.tx, opened.fill_rings)?;
@@ -189,6 +191,7 @@ impl CaptureBuilder {
             builder,
             end: None,
             last_packets_uncertain: false,
+            first_ring,
         };
         Ok(Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)?)
     }
@@ -237,6 +240,7 @@ impl CaptureBuilder {
             builder: self.clone(),
             end: None,
             last_packets_uncertain: false,
+            first_ring: None,
         };
         Capture::start(group, Vec::new(), running, (None, None), geometry, &self.pin)
     }

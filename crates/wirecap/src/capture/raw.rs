@@ -79,7 +79,7 @@ impl Capture {
     /// than a filter may be set. It stays open as long as the returned value exists. `None` for
     /// other engines.
     pub fn packet_socket(&self, ring: usize) -> Option<Arc<OwnedFd>> {
-        self.shared.group.rings()[ring].packet_socket()
+        self.shared.group.rings()[ring].abilities().packet_socket?.packet_socket()
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
+use super::in_place::{ReadableRing, as_rings};
 use super::interface::packet_delay;
 use super::{Attachment, Reception};
 use crate::capture::all::AllInterfaces;
@@ -16,11 +17,11 @@ use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
-use crate::ring::{Ring, RingSettings};
 use crate::steer::Steering;
 use crate::sys::packet::PacketSocket;
 use crate::umem::fill::FillRing;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::{Ring, RingSettings};
 use crate::xdp;
 
 /// The settings for receiving from one interface.
@@ -211,6 +212,8 @@ impl Target {
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) rings: Vec<Arc<dyn Ring>>,
+    /// The first of them, if it can be read in place.
+    pub(super) first_ring: Option<ReadableRing>,
     /// The tx rings and the fill rings of its queues, if the capture forwards with the engine
     /// `xdp`.
     pub(super) tx: Vec<xdp::PreparedTx>,
@@ -493,7 +496,8 @@ impl CaptureBuilder {
         let opened = xdp::open(&target.device, steering, &settings)?;
 
         Ok(Opened {
-            rings: opened.rings,
+            first_ring: opened.rings.first().cloned().map(ReadableRing::Cells),
+            rings: as_rings(opened.rings),
             tx: opened.tx,
             fill_rings: opened.fill_rings,
             counters_at_start: opened.counters_at_start,
@@ -522,7 +526,8 @@ impl CaptureBuilder {
         let opened = packet::open(&target.device, &settings, standby)?;
 
         Ok(Opened {
-            rings: opened.rings,
+            first_ring: opened.rings.first().cloned().map(ReadableRing::Blocks),
+            rings: as_rings(opened.rings),
             tx: Vec::new(),
             fill_rings: Vec::new(),
             counters_at_start: target.counters(),

@@ -88,7 +88,7 @@ impl Waiting {
             sleep: SHORTEST_SLEEP,
             longest_sleep: (SLEEP_PER_CELL.saturating_mul(fewest_posted))
                 .clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
-            rest_pays: group.home(worker).all(|ring| ring.accumulates()),
+            rest_pays: group.home(worker).all(|ring| ring.abilities().finite.is_none()),
             taken: 0,
             left_behind: 0,
             vain_rounds: 0,

@@ -58,6 +58,7 @@ use crate::error::OpenError;
 use crate::ledger::{Unseen, UnseenReason};
 use crate::packet::{Direction, Spread};
 use crate::sync::lock;
+use crate::umem::ring::{OnPacketSocket, Ring};
 use crate::xdp;
 use comparison::Reset;
 use liveness::{Life, LivenessWatch, Signs, Silence};
@@ -158,7 +159,7 @@ impl Changes {
         match news {
             News::Link { up: true, .. } | News::Host => {}
             News::Link { index, up: false } | News::Removed { index } => {
-                self.interrupted.push(index);
+                self.interrupted.push(index)
             }
             News::Resized { index } => {
                 self.resized.push(index);
@@ -662,7 +663,9 @@ impl Attached {
     /// Accumulates counters of few bits, even if they are not read; and stores the device's drops,
     /// which a removed device no longer reports.
     fn count(&mut self, shared: &Shared) {
-        shared.rings_of(self.index).for_each(|(_, ring)| ring.keep_count());
+        let sockets =
+            shared.rings_of(self.index).filter_map(|(_, ring)| ring.abilities().packet_socket);
+        sockets.for_each(OnPacketSocket::keep_count);
         if let Some(unplaced) = &self.unplaced {
             unplaced.count();
         }

@@ -15,13 +15,12 @@ use rustix::time::Timespec;
 
 use crate::capture::Shared;
 use crate::capture::affinity::{Placement, bind_thread};
+use crate::capture::in_place::ReadableRing;
 use crate::capture::waiting::{LOOK_ROUND, Wait, Waiting};
 use crate::error::CaptureError;
 use crate::packet::reader::BlockReader;
-use crate::ring::Ring;
 use crate::umem::chunk::Chunk;
 use crate::umem::reader::CellReader;
-use crate::umem::rx::RxRing;
 
 /// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from
 /// buddies' rings above T.
@@ -265,23 +264,28 @@ impl Worker {
     /// program that is the only reader, on the engine `packet`, and needs no chunks. `None` for
     /// other captures: several rings, workers or stages, other engines, immediate mode.
     pub fn block_reader(&self) -> Option<BlockReader> {
-        self.only_ring().and_then(BlockReader::new)
+        match self.only_ring()? {
+            ReadableRing::Blocks(ring) => BlockReader::new(ring),
+            ReadableRing::Cells(_) => None,
+        }
     }
 
     /// A reader of the cells of the worker's ring, which gets them before the worker does: for a
     /// program that is the only reader, on the engine `xdp`, and needs no chunks. `None` for other
     /// captures: several rings, workers or stages, an elastic pool or warm cells, other engines.
     pub fn cell_reader(&self) -> Option<CellReader> {
-        let ring = self.only_ring()?.read_in_place()?.downcast::<RxRing>().ok()?;
-        CellReader::new(ring)
+        match self.only_ring()? {
+            ReadableRing::Cells(ring) => CellReader::new(ring),
+            ReadableRing::Blocks(_) => None,
+        }
     }
 
     /// The ring, if it is the only one and no other worker takes packets from it.
-    fn only_ring(&self) -> Option<Arc<dyn Ring>> {
+    fn only_ring(&self) -> Option<ReadableRing> {
         let group = &self.shared.group;
         let is_alone =
             group.workers() == 1 && group.rings().len() == 1 && self.shared.exchange().is_none();
-        group.home(self.index).next().filter(|_| is_alone).cloned()
+        is_alone.then(|| self.shared.first_ring()).flatten()
     }
 
     /// The next chunk, without waiting. `None` means that no packets wait, or that the capture has

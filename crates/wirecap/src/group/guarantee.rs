@@ -69,7 +69,7 @@ impl Guarantee {
     /// u of the engine `packet`: if less than a quarter of a ring of blocks is free, the kernel may
     /// drop a packet while it closes a block and opens the next (`__tpacket_v3_has_room`, since
     /// Linux 5.3).
-    pub const USABLE_IN_BLOCKS: f64 = crate::ring::USABLE_IN_BLOCKS;
+    pub const USABLE_IN_BLOCKS: f64 = crate::umem::ring::USABLE_IN_BLOCKS;
 
     /// The maximum load of the group, as a share of its workers' capacity.
     pub const LOAD: f64 = 0.9;

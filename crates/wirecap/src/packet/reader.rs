@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use crate::packet::blocks::{Blocks, OpenBlock};
 use crate::packet::ring::PacketRing;
-use crate::ring::Ring;
 use crate::umem::chunk::Head;
 use crate::umem::reader::NextBlock;
 
@@ -26,9 +25,8 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// A reader of this ring, if it is an AF_PACKET ring with blocks.
-    pub(crate) fn new(ring: Arc<dyn Ring>) -> Option<Self> {
-        let ring = ring.read_in_place()?.downcast::<PacketRing>().ok()?;
+    /// A reader of this ring, if it has blocks that can be read in place.
+    pub(crate) fn new(ring: Arc<PacketRing>) -> Option<Self> {
         let blocks = ring.blocks()?;
         Some(Self { ring, blocks, block: None, accounted: 0 })
     }
@@ -85,7 +83,7 @@ impl BlockReader {
     pub fn put_back(&mut self, next: u32) {
         match self.block.take() {
             Some(block) if next < block.packets() => {
-                self.ring.take_back(block, next, self.accounted);
+                self.ring.take_back(block, next, self.accounted)
             }
             block => drop(block),
         }

@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code)]
 
-use std::any::Any;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,12 +17,14 @@ use crate::packet::blocks::{BadBlock, Blocks, Filled, Labels, OpenBlock};
 use crate::packet::frames::Frames;
 use crate::packet::roster::Roster;
 use crate::packet::steering::{self, Selection};
-use crate::ring::{Help, Ring, USABLE_IN_BLOCKS};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketCounts, PacketSocket, SocketFilter};
 use crate::umem::chunk::{Chunk, Head, RingIdentity};
 use crate::umem::pool::{Cells, Geometry};
+use crate::umem::ring::{
+    Abilities, Counters, Help, OnPacketSocket, Ring, RingSize, USABLE_IN_BLOCKS,
+};
 
 /// Properties common to all rings of an interface.
 #[derive(Debug, Clone)]
@@ -352,7 +353,8 @@ impl PacketRing {
         kernel.socket.as_ref()?;
 
         for _ in 0..VAIN_ROUNDS_MAX {
-            let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
+            let most =
+                help.map_or(u32::MAX, |help| help.most).min(self.traits.geometry.chunk_cells);
             let gathered = frames.take(most, self.traits.longest_frame, &mut side.sieve)?;
             if gathered.is_losing {
                 self.count_losses(kernel);
@@ -404,7 +406,7 @@ impl PacketRing {
         side: &mut Side,
         help: Option<Help>,
     ) -> Result<Option<Chunk>, CaptureError> {
-        let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
+        let most = help.map_or(u32::MAX, |help| help.most).min(self.traits.geometry.chunk_cells);
         let taken = block.take(most, self.traits.longest_frame, &mut side.sieve);
         let bad = taken.bad;
 
@@ -443,11 +445,12 @@ impl PacketRing {
         }
     }
 
-    /// The blocks that the kernel fills, if it fills blocks.
+    /// The blocks that the kernel fills, if they can be read in place.
     pub(crate) fn blocks(&self) -> Option<Arc<Blocks>> {
         match &self.kernel().store {
-            Store::Blocks(blocks) => Some(Arc::clone(blocks)),
-            Store::Frames(_) => None,
+            // Packets are counted for their interfaces when a chunk is made of them.
+            Store::Blocks(blocks) if self.traits.roster.is_none() => Some(Arc::clone(blocks)),
+            Store::Blocks(_) | Store::Frames(_) => None,
         }
     }
 
@@ -634,34 +637,30 @@ impl Ring for PacketRing {
         &self.identity
     }
 
-    fn capacity(&self) -> u32 {
+    fn size(&self) -> RingSize {
+        let chunk_cells = self.traits.geometry.chunk_cells;
         match &self.kernel().store {
-            Store::Blocks(_) => self.traits.geometry.cells(),
-            Store::Frames(frames) => frames.capacity(),
+            Store::Blocks(_) => {
+                let capacity = self.traits.geometry.cells();
+                let usable = (USABLE_IN_BLOCKS * f64::from(capacity)) as u32;
+                RingSize { capacity, usable, chunk_cells }
+            }
+            Store::Frames(frames) => {
+                let capacity = frames.capacity();
+                RingSize { capacity, usable: capacity, chunk_cells }
+            }
         }
     }
 
-    fn usable(&self) -> u32 {
-        match &self.kernel().store {
-            Store::Blocks(_) => (USABLE_IN_BLOCKS * f64::from(self.traits.geometry.cells())) as u32,
-            Store::Frames(frames) => frames.capacity(),
-        }
-    }
-
-    fn chunk_cells(&self) -> u32 {
-        self.traits.geometry.chunk_cells
-    }
-
-    fn backlog(&self) -> u32 {
+    fn is_empty(&self) -> bool {
         let kernel = self.kernel();
         match &kernel.store {
             Store::Blocks(blocks) => {
-                let block_cells = (self.traits.geometry.cells() / blocks.count()).max(1);
-                let former: u32 = kernel.former.iter().map(|blocks| blocks.filled()).sum();
-                (former + blocks.filled()).saturating_mul(block_cells)
-                    + self.open_packets.load(Ordering::Relaxed).min(block_cells)
+                self.open_packets.load(Ordering::Relaxed) == 0
+                    && !blocks.is_next_filled()
+                    && !kernel.former.iter().any(|blocks| blocks.is_next_filled())
             }
-            Store::Frames(frames) => frames.filled(),
+            Store::Frames(frames) => !frames.is_next_filled(),
         }
     }
 
@@ -679,27 +678,10 @@ impl Ring for PacketRing {
         };
 
         drop(kernel);
-        let waiting = waiting.min(self.capacity());
-        let captured = captured.min(self.capacity() - waiting);
-
-        Cells {
-            posted: self.capacity() - waiting - captured,
-            waiting,
-            captured,
-            ..Cells::default()
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        let kernel = self.kernel();
-        match &kernel.store {
-            Store::Blocks(blocks) => {
-                self.open_packets.load(Ordering::Relaxed) == 0
-                    && !blocks.is_next_filled()
-                    && !kernel.former.iter().any(|blocks| blocks.is_next_filled())
-            }
-            Store::Frames(frames) => !frames.is_next_filled(),
-        }
+        let capacity = self.size().capacity;
+        let waiting = waiting.min(capacity);
+        let captured = captured.min(capacity - waiting);
+        Cells { posted: capacity - waiting - captured, waiting, captured, ..Cells::default() }
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
@@ -721,48 +703,6 @@ impl Ring for PacketRing {
         }
     }
 
-    fn arrived(&self) -> u64 {
-        // A signal handler may call this, so it does not wait for the lock. While the close or a
-        // move holds it, no packets arrive.
-        if let Ok(kernel) = self.kernel.try_read() {
-            self.counts.arrived.store(kernel.arrived(), Ordering::Relaxed);
-        }
-        self.counts.arrived.load(Ordering::Relaxed)
-    }
-
-    fn tally(&self) -> Tally {
-        // As in `arrived`.
-        if let Ok(kernel) = self.kernel.try_read() {
-            self.count_losses(&kernel);
-        }
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Tally {
-            delivered: count(&self.counts.delivered),
-            arrived: self.arrived(),
-            dropped: count(&self.counts.no_cell) + count(&self.counts.other),
-        }
-    }
-
-    fn received(&self) -> Option<(u64, u64)> {
-        let is_counted = !lock(&self.side).uncounted;
-        self.count_losses(&self.kernel());
-        let received = self.counts.received.load(Ordering::Relaxed);
-        is_counted.then_some((received, received))
-    }
-
-    fn keep_count(&self) {
-        self.count_losses(&self.kernel());
-    }
-
-    fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
-        // Packets are counted for their interfaces when a chunk is made of them.
-        self.traits.roster.is_none().then_some(self as _)
-    }
-
-    fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
-        self.kernel().socket.as_ref().map(PacketSocket::share)
-    }
-
     fn is_gone(&self) -> bool {
         // All interfaces cannot be removed.
         self.traits.roster.is_none()
@@ -770,24 +710,6 @@ impl Ring for PacketRing {
                 socket.clear_error();
                 netdevice::index_to_name(socket, self.ifindex.load(Ordering::Relaxed)).is_err()
             })
-    }
-
-    fn account(&self) -> Account {
-        let side = lock(&self.side);
-        self.count_losses(&self.kernel());
-
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Account {
-            filtered: (!side.uncounted).then_some(side.sieve.filtered()),
-            dropped: Drops {
-                no_cell: count(&self.counts.no_cell),
-                other: count(&self.counts.other),
-                ..Drops::default()
-            },
-            stalls: count(&self.counts.stalls),
-            ..side.handed_out.account()
-        }
-        .balanced()
     }
 
     fn close(&self) {
@@ -820,6 +742,82 @@ impl Ring for PacketRing {
         }
 
         kernel.former.iter().for_each(|blocks| blocks.cut_loose());
+    }
+
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { packet_socket: Some(self), ..Abilities::default() }
+    }
+}
+
+impl Counters for PacketRing {
+    fn backlog(&self) -> u32 {
+        let kernel = self.kernel();
+        match &kernel.store {
+            Store::Blocks(blocks) => {
+                let block_cells = (self.traits.geometry.cells() / blocks.count()).max(1);
+                let former: u32 = kernel.former.iter().map(|blocks| blocks.filled()).sum();
+                (former + blocks.filled()).saturating_mul(block_cells)
+                    + self.open_packets.load(Ordering::Relaxed).min(block_cells)
+            }
+            Store::Frames(frames) => frames.filled(),
+        }
+    }
+
+    fn arrived(&self) -> u64 {
+        // A signal handler may call this, so it does not wait for the lock. While the close or a
+        // move holds it, no packets arrive.
+        if let Ok(kernel) = self.kernel.try_read() {
+            self.counts.arrived.store(kernel.arrived(), Ordering::Relaxed);
+        }
+        self.counts.arrived.load(Ordering::Relaxed)
+    }
+
+    fn received(&self) -> Option<(u64, u64)> {
+        let is_counted = !lock(&self.side).uncounted;
+        self.count_losses(&self.kernel());
+        let received = self.counts.received.load(Ordering::Relaxed);
+        is_counted.then_some((received, received))
+    }
+
+    fn tally(&self) -> Tally {
+        // As in `arrived`.
+        if let Ok(kernel) = self.kernel.try_read() {
+            self.count_losses(&kernel);
+        }
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Tally {
+            delivered: count(&self.counts.delivered),
+            arrived: self.arrived(),
+            dropped: count(&self.counts.no_cell) + count(&self.counts.other),
+        }
+    }
+
+    fn account(&self) -> Account {
+        let side = lock(&self.side);
+        self.count_losses(&self.kernel());
+
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Account {
+            filtered: (!side.uncounted).then_some(side.sieve.filtered()),
+            dropped: Drops {
+                no_cell: count(&self.counts.no_cell),
+                other: count(&self.counts.other),
+                ..Drops::default()
+            },
+            stalls: count(&self.counts.stalls),
+            ..side.handed_out.account()
+        }
+        .balanced()
+    }
+}
+
+impl OnPacketSocket for PacketRing {
+    fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
+        self.kernel().socket.as_ref().map(PacketSocket::share)
+    }
+
+    fn keep_count(&self) {
+        self.count_losses(&self.kernel());
     }
 }
 

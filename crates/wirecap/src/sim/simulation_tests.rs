@@ -7,7 +7,7 @@ use super::tests::for_each_seed;
 use super::*;
 use crate::group::guarantee::Guarantee;
 use crate::ledger::Account;
-use crate::ring::Help;
+use crate::umem::ring::{Counters, Help, Ring, RingSize};
 
 /// Number of schedules, unless WIRECAP_SCHEDULES sets it. Debug builds also check every posted cell
 /// and are slow.
@@ -174,20 +174,12 @@ impl Ring for Boastful {
         self.0.identity()
     }
 
-    fn capacity(&self) -> u32 {
-        self.0.capacity()
-    }
-
-    fn backlog(&self) -> u32 {
-        self.0.backlog() * 2
+    fn size(&self) -> RingSize {
+        self.0.size()
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
         self.0.capture()
-    }
-
-    fn chunk_cells(&self) -> u32 {
-        self.0.chunk_cells()
     }
 
     fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
@@ -200,12 +192,18 @@ impl Ring for Boastful {
         false
     }
 
-    fn account(&self) -> Account {
-        self.0.account()
-    }
-
     fn close(&self) {
         self.0.close();
+    }
+}
+
+impl Counters for Boastful {
+    fn backlog(&self) -> u32 {
+        self.0.backlog() * 2
+    }
+
+    fn account(&self) -> Account {
+        self.0.account()
     }
 }
 

@@ -7,10 +7,10 @@ use std::thread;
 use super::*;
 use crate::group::GLANCE_EVERY;
 use crate::ledger::Tally;
-use crate::ring::Help;
 use crate::sieve::{Check, UserFilter};
 use crate::time::Timestamp;
 use crate::umem::pool::Cells;
+use crate::umem::ring::Help;
 
 /// Random schedules per test. Under Miri, three take about half a minute.
 const RUNS: u64 = match (cfg!(miri), cfg!(debug_assertions)) {

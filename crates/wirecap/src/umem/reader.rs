@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::umem::chunk::heads::Grouping;
 use crate::umem::chunk::{Head, heads};
 use crate::umem::recycle::CellList;
+use crate::umem::ring::Ring;
 use crate::umem::rx::RxRing;
 
 /// The result of looking for packets.

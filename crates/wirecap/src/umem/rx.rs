@@ -26,6 +26,7 @@ use crate::umem::fill::{FillRing, Kernel, KernelDrops};
 use crate::umem::fragments::{self, refuse, unfinished};
 use crate::umem::pool::{Cells, Pool};
 use crate::umem::recycle::CellList;
+use crate::umem::ring::{Abilities, Counters, Help, Posting, Ring, RingSize};
 
 /// Source of timestamps: where the program writes them, and how to read them.
 pub(crate) trait StampSource: Send + Sync + fmt::Debug {
@@ -95,17 +96,6 @@ struct RxSide {
 
 /// Maximum number of filtering rounds without an accepted packet before the caller gets no chunk.
 const VAIN_ROUNDS_MAX: u32 = 64;
-
-/// The conditions under which a worker captures from the ring of another.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Help {
-    /// No packets are taken if at most this many wait.
-    pub(crate) limit: u32,
-    /// The maximum number of packets taken; a chunk has at most M.
-    pub(crate) most: u32,
-    /// The ring's worker is stuck or gone; such chunks are counted separately.
-    pub(crate) abandoned: bool,
-}
 
 #[derive(Debug)]
 struct OpenRx {
@@ -198,6 +188,11 @@ impl RxRing {
         let waiting = side.open.as_mut().map_or(0, |open| open.ring.available().unwrap_or(0));
         let kept = side.kept.len() as u64;
         side.sieve.settle(check, kept + u64::from(waiting));
+    }
+
+    /// M: the maximum number of cells of a chunk.
+    pub(crate) fn chunk_cells(&self) -> u32 {
+        self.pool().geometry().chunk_cells
     }
 
     fn pool(&self) -> &Pool {
@@ -499,33 +494,16 @@ impl RxRing {
     }
 }
 
-impl RxRing {
-    pub(crate) fn identity(&self) -> &Arc<RingIdentity> {
+impl Ring for RxRing {
+    fn identity(&self) -> &Arc<RingIdentity> {
         &self.identity
     }
 
-    pub(crate) fn chunk_cells(&self) -> u32 {
-        self.pool().geometry().chunk_cells
+    fn size(&self) -> RingSize {
+        RingSize { capacity: self.capacity, usable: self.capacity, chunk_cells: self.chunk_cells() }
     }
 
-    pub(crate) fn capacity(&self) -> u32 {
-        self.capacity
-    }
-
-    pub(crate) fn unattended(&self) -> u32 {
-        self.fill_ring.posted().min(self.capacity)
-    }
-
-    pub(crate) fn tend(&self) {
-        self.fill_ring.tend();
-    }
-
-    pub(crate) fn backlog(&self) -> u32 {
-        let filled = self.filled.filled() + self.kept.load(Ordering::Relaxed);
-        filled.saturating_sub(self.unfinished.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn cells(&self) -> Cells {
+    fn cells(&self) -> Cells {
         let mut guard = lock(&self.rx);
         let side = &mut *guard;
         let available = side.open.as_mut().and_then(|open| open.ring.available().ok()).unwrap_or(0);
@@ -533,7 +511,7 @@ impl RxRing {
         self.fill_ring.cells(self.capacity, waiting, side.cells_taken)
     }
 
-    pub(crate) fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
+    fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
         let mut unwanted = false;
         for _ in 1..VAIN_ROUNDS_MAX {
             let captured = self.capture_from(lock(&self.rx), None, &mut unwanted);
@@ -544,12 +522,12 @@ impl RxRing {
         self.capture_from(lock(&self.rx), None, &mut unwanted)
     }
 
-    pub(crate) fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
+    fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
         let Some(side) = try_lock(&self.rx) else { return Ok(None) };
         self.capture_from(side, Some(help), &mut false)
     }
 
-    pub(crate) fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
+    fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
         if let Some(open) = &lock(&self.rx).open
             && let Some(descriptor) = open.kernel.pollable()
         {
@@ -557,24 +535,54 @@ impl RxRing {
         }
     }
 
-    pub(crate) fn arrived(&self) -> u64 {
+    fn is_gone(&self) -> bool {
+        lock(&self.rx).open.as_ref().is_some_and(|open| open.kernel.is_gone())
+    }
+
+    fn close(&self) {
+        let mut side = lock(&self.rx);
+        let mut closed = side.open.take();
+        if let Some(open) = &mut closed {
+            side.other += self.packets_left(&mut open.ring, &mut side);
+            side.drops = side.drops + open.kernel.drops().unwrap_or_default();
+            side.filtered = open.kernel.filtered();
+            let dropped = side.other + side.drops.no_cell + side.drops.ring_full;
+            self.published.other.store(dropped, Ordering::Relaxed);
+            *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+
+        // While the rx ring exists: the last look at the fill ring counts the arrived cells.
+        self.fill_ring.close();
+        drop(closed);
+    }
+
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { posting: Some(self), ..Abilities::default() }
+    }
+}
+
+impl Counters for RxRing {
+    fn backlog(&self) -> u32 {
+        let filled = self.filled.filled() + self.kept.load(Ordering::Relaxed);
+        filled.saturating_sub(self.unfinished.load(Ordering::Relaxed))
+    }
+
+    fn arrived(&self) -> u64 {
         // Under the lock, so that no packet is moving between the two. An incomplete packet counts
         // as arrived.
         let side = lock(&self.rx);
         side.handed_out.packets + side.kept.len() as u64 + u64::from(self.filled.filled())
     }
 
-    /// Packets that reached the ring, before the filter: at least and at most.
-    pub(crate) fn received(&self) -> (u64, u64) {
+    fn received(&self) -> Option<(u64, u64)> {
         // First: a packet that is taken out meanwhile then counts twice instead of not at all.
         let waiting = lock(&self.rx).kept.len() as u64 + u64::from(self.filled.filled());
         let account = self.account();
         let seen = account.offered + account.filtered.unwrap_or(0);
-        (seen, seen + waiting)
+        Some((seen, seen + waiting))
     }
 
-    /// The account of its packets so far, without a lock or an allocation.
-    pub(crate) fn tally(&self) -> Tally {
+    fn tally(&self) -> Tally {
         // If the close holds it, the counters are complete, or soon will be.
         let kernel = self.published.kernel.try_read().ok();
         let kernel = kernel.as_ref().and_then(|kernel| kernel.as_ref());
@@ -589,11 +597,7 @@ impl RxRing {
         }
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        lock(&self.rx).open.as_ref().is_some_and(|open| open.kernel.is_gone())
-    }
-
-    pub(crate) fn account(&self) -> Account {
+    fn account(&self) -> Account {
         let side = lock(&self.rx);
         let now = side.open.as_ref().and_then(|open| open.kernel.drops().ok()).unwrap_or_default();
         let drops = side.drops + now;
@@ -614,22 +618,15 @@ impl RxRing {
         }
         .balanced()
     }
+}
 
-    pub(crate) fn close(&self) {
-        let mut side = lock(&self.rx);
-        let mut closed = side.open.take();
-        if let Some(open) = &mut closed {
-            side.other += self.packets_left(&mut open.ring, &mut side);
-            side.drops = side.drops + open.kernel.drops().unwrap_or_default();
-            side.filtered = open.kernel.filtered();
-            let dropped = side.other + side.drops.no_cell + side.drops.ring_full;
-            self.published.other.store(dropped, Ordering::Relaxed);
-            *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = None;
-        }
+impl Posting for RxRing {
+    fn unattended(&self) -> u32 {
+        self.fill_ring.posted().min(self.capacity)
+    }
 
-        // While the rx ring exists: the last look at the fill ring counts the arrived cells.
-        self.fill_ring.close();
-        drop(closed);
+    fn tend(&self) {
+        self.fill_ring.tend();
     }
 }
 

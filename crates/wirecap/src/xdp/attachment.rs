@@ -17,6 +17,7 @@ use crate::sys::wait_for_running_programs;
 use crate::sys::xdp::XdpSocket;
 use crate::time::Timestamps;
 use crate::umem::fill::Kernel;
+use crate::umem::ring::Ring;
 use crate::umem::rx::Held;
 use crate::umem::rx::{RxRing, StampSource};
 use crate::xdp::attach_lock;

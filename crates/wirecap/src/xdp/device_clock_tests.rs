@@ -7,6 +7,7 @@ use wirecap_testbed::{
 
 use super::*;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::{Counters, Ring};
 use crate::xdp::programs::BOUND_PROGRAM;
 
 /// Programs can read a device's clock since Linux 6.3.

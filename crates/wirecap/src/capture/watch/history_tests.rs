@@ -19,6 +19,13 @@ use crate::sim::{
 };
 use crate::time::Timestamp;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::Counters;
+use crate::umem::rx::RxRing;
+
+/// Packets that reached the ring: at least and at most.
+fn received(ring: &RxRing) -> (u64, u64) {
+    ring.received().expect("an rx ring counts what its filter rejects")
+}
 
 const LOOK: Duration = Duration::from_millis(150);
 /// Time between two batches that the driver counts.
@@ -256,7 +263,7 @@ impl World {
         if self.model == Model::Virtual {
             return;
         }
-        let packets = self.capture.rings().iter().map(|ring| ring.received().1);
+        let packets = self.capture.rings().iter().map(|ring| received(ring).1);
         let packets = (0..).zip(packets).collect();
         let at = self.epoch.1 + self.since(self.epoch.0);
         self.watched.queues.look(&packets, self.now, at);
@@ -279,7 +286,7 @@ impl World {
     }
 
     fn packets(&self) -> u64 {
-        self.capture.rings().iter().map(|ring| ring.received().1).sum()
+        self.capture.rings().iter().map(|ring| received(ring).1).sum()
     }
 
     fn run(&mut self, time: Duration) {
@@ -419,7 +426,7 @@ impl BothSides for World {
     fn seen(&mut self) -> Result<Seen, String> {
         let mut seen = Seen::new();
         for (queue, ring) in self.capture.rings().iter().enumerate() {
-            let (least, most) = ring.received();
+            let (least, most) = received(ring);
             for place in [None, Some(queue as u32)] {
                 let sum = seen.entry(place).or_default();
                 *sum = (sum.0 + least, sum.1 + most);

@@ -1,6 +1,5 @@
 //! The interface of a receive ring to workers and the group, for all engines.
 
-use std::any::Any;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -11,9 +10,6 @@ use crate::ledger::{Account, Tally};
 use crate::time::Timestamps;
 use crate::umem::chunk::{Chunk, RingIdentity};
 use crate::umem::pool::{Cells, Geometry};
-use crate::umem::rx::RxRing;
-
-pub(crate) use crate::umem::rx::Help;
 
 /// The settings of the rings of an interface, for any engine.
 #[derive(Debug, Clone)]
@@ -38,20 +34,34 @@ pub(crate) struct RingSettings {
 /// ahead, then at the current block, without the lock.
 pub(crate) const USABLE_IN_BLOCKS: f64 = 0.75;
 
-/// Something that chunks are captured from.
-pub(crate) trait Ring: Send + Sync + fmt::Debug {
+/// The conditions under which a worker captures from the ring of another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Help {
+    /// No packets are taken if at most this many wait.
+    pub(crate) limit: u32,
+    /// The maximum number of packets taken; a chunk has at most M.
+    pub(crate) most: u32,
+    /// The ring's worker is stuck or gone; such chunks are counted separately.
+    pub(crate) abandoned: bool,
+}
+
+/// How many packets a ring holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RingSize {
+    /// R x M: the number of packets that it can hold.
+    pub(crate) capacity: u32,
+    /// Number of packets that it can hold without a risk of loss; T is a share of it.
+    pub(crate) usable: u32,
+    /// M: the maximum number of packets of a chunk.
+    pub(crate) chunk_cells: u32,
+}
+
+/// Something that chunks are captured from. A dropped chunk returns its cells itself.
+pub(crate) trait Ring: Counters + Send + Sync + fmt::Debug {
     /// Its name and place.
     fn identity(&self) -> &Arc<RingIdentity>;
-    /// R x M: the number of packets that it can hold.
-    fn capacity(&self) -> u32;
-    /// Number of packets that the ring can hold without a risk of loss; T is a share of it.
-    fn usable(&self) -> u32 {
-        self.capacity()
-    }
-    /// M: the maximum number of packets of a chunk.
-    fn chunk_cells(&self) -> u32;
-    /// Number of packets that wait to be captured: a snapshot.
-    fn backlog(&self) -> u32;
+    /// How many packets it holds.
+    fn size(&self) -> RingSize;
     /// Whether no packets wait: a snapshot.
     fn is_empty(&self) -> bool {
         self.backlog() == 0
@@ -59,7 +69,7 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// Where its cells are.
     fn cells(&self) -> Cells {
         let waiting = self.backlog();
-        Cells { waiting, posted: self.capacity().saturating_sub(waiting), ..Cells::default() }
+        Cells { waiting, posted: self.size().capacity.saturating_sub(waiting), ..Cells::default() }
     }
     /// Takes up to M packets; `None` if no packets wait or the ring is closed.
     fn capture(&self) -> Result<Option<Chunk>, CaptureError>;
@@ -71,14 +81,18 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// Whether its interface was removed, so that no packets can arrive. Resets the error of a
     /// packet socket whose interface was set down, which would wake its worker forever.
     fn is_gone(&self) -> bool;
-    /// Whether packets accumulate while its worker rests. Those of a file do not.
-    fn accumulates(&self) -> bool {
-        true
+    /// Counts the remaining packets as dropped and releases the kernel's side.
+    fn close(&self);
+    /// What not every ring can do.
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities::default()
     }
-    /// Whether all packets were captured and no more can arrive: the end of a file.
-    fn is_exhausted(&self) -> bool {
-        false
-    }
+}
+
+/// The counters of a ring.
+pub(crate) trait Counters {
+    /// Number of packets that wait to be captured: a snapshot.
+    fn backlog(&self) -> u32;
     /// Number of packets that arrived and were not dropped, captured or not. Counting may take some
     /// time, and packets of several cells may count more than once.
     fn arrived(&self) -> u64 {
@@ -104,96 +118,56 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
             dropped: account.dropped.total(),
         }
     }
-    /// Accumulates the kernel's counters of few bits. Must be called before they can wrap.
-    fn keep_count(&self) {}
-    /// The packet socket that receives its packets, if it uses one.
-    fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
-        None
-    }
-    /// The ring itself, if its packets can be read in place; the engine knows the type.
-    fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
-        None
-    }
-    /// Number of packets that it can take without [`tend`](Self::tend).
-    fn unattended(&self) -> u32 {
-        self.capacity()
-    }
-    /// Posts more free cells, if fewer than required are posted.
-    fn tend(&self) {}
     /// The ring's account, without `device` drops.
     fn account(&self) -> Account;
-    /// Counts the remaining packets as dropped and releases the kernel's side.
-    fn close(&self);
 }
 
-/// The rx ring of an AF_XDP socket, or of the simulated kernel.
-impl Ring for RxRing {
-    fn identity(&self) -> &Arc<RingIdentity> {
-        RxRing::identity(self)
+/// What a ring can do beyond [`Ring`].
+#[derive(Default)]
+pub(crate) struct Abilities<'a> {
+    pub(crate) posting: Option<&'a dyn Posting>,
+    pub(crate) finite: Option<&'a dyn Finite>,
+    pub(crate) packet_socket: Option<&'a dyn OnPacketSocket>,
+}
+
+/// A ring whose free cells the application posts.
+pub(crate) trait Posting {
+    /// Number of packets that it can take without [`tend`](Self::tend).
+    fn unattended(&self) -> u32;
+    /// Posts more free cells, if fewer than required are posted.
+    fn tend(&self);
+}
+
+/// A ring with an end. Packets do not accumulate in it while its worker rests.
+pub(crate) trait Finite {
+    /// Whether all packets were captured and no more can arrive.
+    fn is_exhausted(&self) -> bool;
+}
+
+/// A ring whose packets a packet socket receives.
+pub(crate) trait OnPacketSocket {
+    /// The socket; `None` once the ring is closed.
+    fn packet_socket(&self) -> Option<Arc<OwnedFd>>;
+    /// Accumulates the kernel's counters of few bits. Must be called before they can wrap.
+    fn keep_count(&self);
+}
+
+impl dyn Ring {
+    /// Number of packets that it can take without being tended.
+    pub(crate) fn unattended(&self) -> u32 {
+        self.abilities().posting.map_or_else(|| self.size().capacity, Posting::unattended)
     }
 
-    fn capacity(&self) -> u32 {
-        RxRing::capacity(self)
+    /// Posts more free cells, if fewer than required are posted.
+    pub(crate) fn tend(&self) {
+        if let Some(ring) = self.abilities().posting {
+            ring.tend();
+        }
     }
 
-    fn chunk_cells(&self) -> u32 {
-        RxRing::chunk_cells(self)
-    }
-
-    fn unattended(&self) -> u32 {
-        RxRing::unattended(self)
-    }
-
-    fn tend(&self) {
-        RxRing::tend(self);
-    }
-
-    fn backlog(&self) -> u32 {
-        RxRing::backlog(self)
-    }
-
-    fn cells(&self) -> Cells {
-        RxRing::cells(self)
-    }
-
-    fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
-        RxRing::capture(self)
-    }
-
-    fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError> {
-        RxRing::offload(self, help)
-    }
-
-    fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>)) {
-        RxRing::watch(self, watch);
-    }
-
-    fn arrived(&self) -> u64 {
-        RxRing::arrived(self)
-    }
-
-    fn received(&self) -> Option<(u64, u64)> {
-        Some(RxRing::received(self))
-    }
-
-    fn tally(&self) -> Tally {
-        RxRing::tally(self)
-    }
-
-    fn is_gone(&self) -> bool {
-        RxRing::is_gone(self)
-    }
-
-    fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
-        Some(self)
-    }
-
-    fn account(&self) -> Account {
-        RxRing::account(self)
-    }
-
-    fn close(&self) {
-        RxRing::close(self);
+    /// Whether all packets were captured and no more can arrive: the end of a file.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.abilities().finite.is_some_and(Finite::is_exhausted)
     }
 }
 
@@ -213,16 +187,8 @@ mod tests {
             unimplemented!("nothing asks for it")
         }
 
-        fn capacity(&self) -> u32 {
-            10
-        }
-
-        fn chunk_cells(&self) -> u32 {
-            4
-        }
-
-        fn backlog(&self) -> u32 {
-            self.waiting
+        fn size(&self) -> RingSize {
+            RingSize { capacity: 10, usable: 10, chunk_cells: 4 }
         }
 
         fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
@@ -239,22 +205,27 @@ mod tests {
             false
         }
 
+        fn close(&self) {}
+    }
+
+    impl Counters for Plain {
+        fn backlog(&self) -> u32 {
+            self.waiting
+        }
+
         fn account(&self) -> Account {
             let dropped = Drops { no_cell: 2, ring_full: 1, ..Drops::default() };
             Account { delivered: 7, dropped, ..Account::default() }
         }
-
-        fn close(&self) {}
     }
 
     #[test]
     fn an_engine_that_says_no_more_has_the_counts_of_its_backlog_and_account() {
-        let ring = Arc::new(Plain { waiting: 3 });
+        let ring: &dyn Ring = &Plain { waiting: 3 };
         assert_eq!(ring.cells(), Cells { waiting: 3, posted: 7, ..Cells::default() });
         assert_eq!(ring.tally(), Tally { delivered: 7, arrived: 10, dropped: 3 });
         assert_eq!((ring.arrived(), ring.unattended()), (10, 10));
         assert!(!ring.is_empty() && Plain { waiting: 0 }.is_empty());
-        assert!(!ring.is_exhausted() && ring.packet_socket().is_none());
-        assert!(ring.read_in_place().is_none());
+        assert!(!ring.is_exhausted() && ring.abilities().packet_socket.is_none());
     }
 }
