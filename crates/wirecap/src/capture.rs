@@ -325,7 +325,7 @@ impl Shared {
         let mut outcome = Ok(());
 
         ring.watch(&mut |descriptor| {
-            outcome = outcome.and(watch(&self.alarms[worker], descriptor))
+            outcome = outcome.and(watch(&self.alarms[worker], descriptor));
         });
         outcome.map_err(|errno| OpenError::System {
             action: "wait for packets of another ring".to_owned(),

@@ -221,13 +221,13 @@ impl FileSide {
                             break;
                         }
                         Err(source) => {
-                            self.fail(CaptureError::Filter { path: path.to_owned(), source })
+                            self.fail(CaptureError::Filter { path: path.to_owned(), source });
                         }
                     }
                 }
                 (Ok(Some(record)), _) if !self.sift.accepts(&record) => {}
                 (Ok(Some(record)), None) => {
-                    gathering = Some(Gathering::begin(&record, chunk_packets))
+                    gathering = Some(Gathering::begin(&record, chunk_packets));
                 }
                 (Ok(Some(record)), Some(current)) if current.interface == record.interface => {
                     current.add(&record);
@@ -238,7 +238,7 @@ impl FileSide {
                 }
                 (Ok(None), _) => self.ended = true,
                 (Err(source), _) => {
-                    self.fail(CaptureError::Savefile { path: path.to_owned(), source })
+                    self.fail(CaptureError::Savefile { path: path.to_owned(), source });
                 }
             }
         }

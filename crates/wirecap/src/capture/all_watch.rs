@@ -373,7 +373,12 @@ impl AllWatch {
             }
             Some(gap) => gap.reason = reason,
             None => {
-                self.unseen.push(Unseen { interface: interface.to_owned(), from, to: None, reason })
+                self.unseen.push(Unseen {
+                    interface: interface.to_owned(),
+                    from,
+                    to: None,
+                    reason,
+                });
             }
         }
 

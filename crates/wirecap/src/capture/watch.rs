@@ -159,7 +159,7 @@ impl Changes {
         match news {
             News::Link { up: true, .. } | News::Host => {}
             News::Link { index, up: false } | News::Removed { index } => {
-                self.interrupted.push(index)
+                self.interrupted.push(index);
             }
             News::Resized { index } => {
                 self.resized.push(index);

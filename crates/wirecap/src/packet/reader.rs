@@ -83,7 +83,7 @@ impl BlockReader {
     pub fn put_back(&mut self, next: u32) {
         match self.block.take() {
             Some(block) if next < block.packets() => {
-                self.ring.take_back(block, next, self.accounted)
+                self.ring.take_back(block, next, self.accounted);
             }
             block => drop(block),
         }
