@@ -267,7 +267,7 @@ impl<'a> Fields<'a> {
                 addresses = [self.first("ipv6.src"), self.first("ipv6.dst")];
             }
             Some(0x0806) => {
-                addresses = [self.first("arp.src.proto_ipv4"), self.first("arp.dst.proto_ipv4")]
+                addresses = [self.first("arp.src.proto_ipv4"), self.first("arp.dst.proto_ipv4")];
             }
             _ => {}
         }
@@ -371,7 +371,7 @@ fn save(path: &Path, packets: &[Packet]) {
     match Compression::of(path) {
         Compression::None => write(StreamSink::new(file, "file"), packets),
         compression => {
-            write(CompressedSink::new(file, "file".into(), compression).unwrap(), packets)
+            write(CompressedSink::new(file, "file".into(), compression).unwrap(), packets);
         }
     }
 }

@@ -93,7 +93,7 @@ fn packet(random: &mut Random, nanos: u64) -> Packet {
     match flags {
         Some(flags) => transport.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]),
         None if protocol == 17 => {
-            transport.extend([((payload + 8) >> 8) as u8, (payload + 8) as u8, 0, 0])
+            transport.extend([((payload + 8) >> 8) as u8, (payload + 8) as u8, 0, 0]);
         }
         None => transport.extend([8, 0, 0, 0, 0, 0, 0, 0]),
     }

@@ -295,10 +295,10 @@ impl Sweep {
         for (index, contender) in self.contenders.iter().enumerate() {
             match self.absent.get(&index) {
                 Some(reason) => {
-                    note(&mut findings.notes, format!("Absent: {}: {reason}.", contender.name))
+                    note(&mut findings.notes, format!("Absent: {}: {reason}.", contender.name));
                 }
                 None => {
-                    commands(contender).for_each(|command| note(&mut findings.commands, command))
+                    commands(contender).for_each(|command| note(&mut findings.commands, command));
                 }
             }
         }

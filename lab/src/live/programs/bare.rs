@@ -328,7 +328,7 @@ fn bind_patiently(socket: &OwnedFd, ifindex: u32, queue: u32) -> io::Result<()> 
     loop {
         match bind(socket.as_fd(), &SocketAddrXdp::new(flags, ifindex, queue)) {
             Err(Errno::BUSY) if Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(5))
+                thread::sleep(Duration::from_millis(5));
             }
             outcome => return Ok(outcome?),
         }
