@@ -38,7 +38,6 @@ use crate::savefile::LinkType;
 use crate::sys;
 use crate::sys::ethtool::Ethtool;
 use link::Link;
-pub(crate) use netlink::KeptConnection;
 use netlink::Netlink;
 use survey::Survey;
 

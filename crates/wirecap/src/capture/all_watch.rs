@@ -31,7 +31,7 @@ use super::in_place::as_rings;
 use super::target::{Opened, Target};
 use super::{Attachment, Reception, Shared};
 use crate::device::links::LinkState;
-use crate::device::{Device, DeviceCounters, KeptConnection, savefile_link_type};
+use crate::device::{Device, DeviceCounters, savefile_link_type};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterError, FilterRequest};
 use crate::ledger::{Unseen, UnseenReason};
@@ -82,8 +82,6 @@ struct Hardware {
     /// Its number of carrier losses; `None` if it has not had a carrier.
     carrier_losses: Option<u32>,
     well: SystemTime,
-    /// The connection over which its counters are read.
-    kept: KeptConnection,
 }
 
 /// A named interface of the same capture: its name when the capture began, and its present device.
@@ -546,20 +544,18 @@ impl AllWatch {
 
 impl Hardware {
     fn new(device: Device) -> Self {
-        let kept = KeptConnection::default();
         let look = device.look().ok().flatten().filter(|interface_state| interface_state.carrier);
         Self {
-            at_start: device.counters_from(false, &kept).ok(),
+            at_start: device.counters_from(false).ok(),
             drops: None,
             carrier_losses: look.map(|interface_state| interface_state.carrier_losses.unwrap_or(0)),
             well: SystemTime::now(),
             device,
-            kept,
         }
     }
 
     fn device_drops(&mut self) -> Option<u64> {
-        if let Ok(counters) = self.device.counters_from(false, &self.kept) {
+        if let Ok(counters) = self.device.counters_from(false) {
             self.drops = counters.dropped_since(self.at_start.as_ref()?).or(self.drops);
         }
         self.drops

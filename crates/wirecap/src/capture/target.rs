@@ -10,9 +10,7 @@ use super::interface::packet_delay;
 use super::{Attachment, Reception};
 use crate::capture::all::AllInterfaces;
 use crate::capture::source::{DeviceName, Source};
-use crate::device::{
-    self, Device, DeviceCounters, HardwareClock, KeptConnection, RxMetadata, XdpSupport,
-};
+use crate::device::{self, Device, DeviceCounters, HardwareClock, RxMetadata, XdpSupport};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::limits;
@@ -40,8 +38,6 @@ pub(super) struct Target {
     pub(super) filter: Option<FilterRequest>,
     /// It stands for all interfaces.
     pub(super) all: Option<AllInterfaces>,
-    /// The connection over which the device's counters are read.
-    pub(super) kept: KeptConnection,
 }
 
 /// The known facts of earlier attempts to open the capture.
@@ -178,7 +174,7 @@ impl Target {
         }
         // A veth's own count also includes captured packets that the host's stack discarded.
         let host_gets_some = matches!(self.way, Way::Packet { .. }) || self.filter.is_some();
-        self.device.counters_from(!host_gets_some, &self.kept).ok()
+        self.device.counters_from(!host_gets_some).ok()
     }
 
     fn cell_bytes(&self, chunk_cells: u32) -> Result<u32, OpenError> {
@@ -268,7 +264,6 @@ impl CaptureBuilder {
                     snap_len,
                     filter: filter.cloned(),
                     all: None,
-                    kept: KeptConnection::default(),
                 }),
             }
         }
@@ -325,7 +320,6 @@ impl CaptureBuilder {
             snap_len: snap_len(source),
             filter: filter(source),
             all: Some(all),
-            kept: KeptConnection::default(),
         });
 
         Ok(())

@@ -14,7 +14,7 @@ use std::io;
 
 use super::drop_table::Row;
 use super::link::{self, Link, LinkStatistics};
-use super::netlink::{KeptConnection, Netlink};
+use super::netlink::Netlink;
 use super::xdp::XdpMode;
 use super::{Device, DeviceError};
 use crate::sys::ethtool::Ethtool;
@@ -84,32 +84,19 @@ impl Device {
     /// If the interface is gone, the kernel does not answer, or the calling thread is in another
     /// network namespace.
     pub fn counters(&self) -> Result<DeviceCounters, DeviceError> {
-        self.counters_from(true, &KeptConnection::default())
+        self.counters_from(true)
     }
 
-    /// As [`counters`](Self::counters), over a connection that is kept between readings. Unless
-    /// `receiver_too`, a [veth's own count](DropSource::VethReceiver) is not read and is unknown:
-    /// it takes four of the five queries to the kernel.
-    pub(crate) fn counters_from(
-        &self,
-        receiver_too: bool,
-        kept: &KeptConnection,
-    ) -> Result<DeviceCounters, DeviceError> {
-        let mut netlink = match kept.take() {
-            Some(netlink) => netlink,
-            None => self.reconnect()?,
-        };
-
+    /// As [`counters`](Self::counters). Unless `receiver_too`, a
+    /// [veth's own count](DropSource::VethReceiver) is not read and is unknown: it takes four of
+    /// the five queries to the kernel.
+    pub(crate) fn counters_from(&self, receiver_too: bool) -> Result<DeviceCounters, DeviceError> {
+        let mut netlink = self.reconnect()?;
         let counters = match reporter(self.kind.as_deref(), self.driver.as_deref()) {
             Reporter::None => Ok(DeviceCounters { dropped: None, source: DropSource::NotReported }),
             Reporter::Driver(row) => self.driver_counters(&mut netlink, row),
             Reporter::Veth => self.veth_counters(&mut netlink, receiver_too),
         };
-
-        // After an error, what is left of an answer would be taken for the next one.
-        if counters.is_ok() {
-            kept.keep(netlink);
-        }
         counters.map_err(|error| self.kernel(error))
     }
 

@@ -6,7 +6,6 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use netlink_packet_core::{
     DefaultNla, Emitable, ErrorBuffer, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NlasIterator,
@@ -14,7 +13,6 @@ use netlink_packet_core::{
 use rustix::buffer::spare_capacity;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::sync::{Mutex, lock};
 use crate::sys::netlink::{netlink_socket, open_netfilter_socket};
 use crate::sys::opener::Inquiry;
 
@@ -34,21 +32,6 @@ const DUMP_ATTEMPTS: usize = 5;
 pub(super) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
-}
-
-/// A connection that is kept between requests, since opening one takes longer than most requests.
-/// Clones share it; a request that finds it in use opens another one.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct KeptConnection(Arc<Mutex<Option<Netlink>>>);
-
-impl KeptConnection {
-    pub(super) fn take(&self) -> Option<Netlink> {
-        lock(&self.0).take()
-    }
-
-    pub(super) fn keep(&self, netlink: Netlink) {
-        *lock(&self.0) = Some(netlink);
-    }
 }
 
 /// The payload of a request: a protocol's fixed header, then attributes.

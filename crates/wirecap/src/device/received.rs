@@ -17,7 +17,6 @@
 use std::io;
 
 use super::link::LinkStatistics;
-use super::netlink::KeptConnection;
 use super::offload::Offloads;
 use super::{Device, DeviceError};
 use crate::sys::ethtool::Ethtool;
@@ -130,16 +129,8 @@ impl Device {
     /// # Errors
     ///
     /// As [`counters`](Self::counters).
-    pub(crate) fn received_for(
-        &self,
-        tap: Tap,
-        kept: &KeptConnection,
-    ) -> Result<Received, DeviceError> {
-        let mut netlink = match kept.take() {
-            Some(netlink) => netlink,
-            None => self.reconnect()?,
-        };
-
+    pub(crate) fn received_for(&self, tap: Tap) -> Result<Received, DeviceError> {
+        let mut netlink = self.reconnect()?;
         let reading = self.link_now(&mut netlink).and_then(|(_, link)| {
             let ethtool = Ethtool::new(netlink.socket(), &self.name)?;
             let own = ethtool.statistics().unwrap_or_default();
@@ -150,7 +141,6 @@ impl Device {
             Ok((link, own, offloads))
         });
         let (link, own, offloads) = reading.map_err(|error: io::Error| self.kernel(error))?;
-        kept.keep(netlink);
         let kind = self.kind.as_deref();
         let driver = self.driver.as_deref();
 

@@ -22,8 +22,7 @@ struct Sides<'a> {
 
 impl BothSides for Sides<'_> {
     fn received(&mut self) -> Option<Received> {
-        let target = &self.attached.target;
-        let received = target.device.received_for(self.attached.tap(), &target.kept).ok()?;
+        let received = self.attached.target.device.received_for(self.attached.tap()).ok()?;
         let sees_sent =
             matches!(self.attached.target.way, Way::Packet { direction: Direction::InOut, .. });
         Some(Received { sent: if sees_sent { received.sent } else { 0 }, ..received })
