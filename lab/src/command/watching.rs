@@ -21,7 +21,7 @@ impl Watching {
     pub(crate) fn begin() -> Result<Self, Failure> {
         // A run of a full report may last a minute.
         let answer = || {
-            eprintln!("\nwirecap-lab: stopping after this run; press Ctrl-C again to stop at once")
+            eprintln!("\nwirecap-lab: stopping after this run; press Ctrl-C again to stop at once");
         };
         Ok(Self {
             interruption: Interruption::watch_and(answer)?,
