@@ -36,6 +36,14 @@ pub use form::{
 use merge::Merge;
 pub use outlet::{Described, Outlet};
 
+/// Half the time within which a packet can be read from the output: with the engine `packet`, a
+/// packet may wait this long for its block, and again for the outlet. A recording whose loss is
+/// limited (`--sync`) uses a fifth of that time if it is shorter: the writer syncs after half of
+/// it, the packet sockets hold packets for a fifth, and the rest is for the disk.
+///
+/// Packets that are read later may wait longer, and a ring that is not read keeps its packets for
+/// as many times this long as it has blocks.
+pub const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 /// Sleeping time while packets are held back for packets of other rings.
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum wait for the outlet between looks at the ring.
@@ -133,7 +141,7 @@ impl<O: Outlet> Recorder<O> {
             deadline: None,
             flushed: Instant::now(),
             is_unflushed: false,
-            flush_interval: Duration::from_millis(500),
+            flush_interval: FLUSH_INTERVAL,
             surplus: 0,
             has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
             has_device_times: timestamps == Timestamps::Hardware,

@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use wirecap::savefile::{self, Format, Sink, WriteError};
 use wirecap::{Capture, Ledger, Recorded, Timestamps, Worker, grouped};
 use wirecap_broker::Broker;
-use wirecap_recorder::capture::{Described, Outlet, Program, RecordError, Recorder};
+use wirecap_recorder::capture::{
+    Described, FLUSH_INTERVAL, Outlet, Program, RecordError, Recorder,
+};
 use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
 
 use crate::host::devices;
@@ -150,14 +152,6 @@ impl From<FileFormat> for Format {
     }
 }
 
-/// Half the time within which a packet can be read from the output: with the engine `packet`, a
-/// packet may wait this long for its block, and again for the outlet. A recording whose loss is
-/// limited (`--sync`) uses a fifth of that time if it is shorter: the writer syncs after half of
-/// it, the packet sockets hold packets for a fifth, and the rest is for the disk.
-///
-/// Packets that are read later may wait longer, and a ring that is not read keeps its packets for
-/// as many times this long as it has blocks.
-const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.options.habits.list_interfaces {
         return devices::list();
