@@ -211,14 +211,14 @@ fn sent(day: &Day) {
 
 /// Forwards from one cable to another.
 pub(crate) fn forwarded(day: &Day, line: &str) {
-    let tcpdump = watching(day, "tcpdump -i c0 -c 30 -w forwarded.pcap");
+    let tcpdump = watching(day, "tcpdump -i c0 -c 200 -w forwarded.pcap");
     let forward = day.starts(false, line);
     let sending = day.sending(&day.pairs[1].sender);
     let ended = forward.wait_with_output().unwrap();
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     drop(sending);
     assert!(tcpdump.wait_with_output().unwrap().status.success());
-    day.assert_flows_in_order("forwarded.pcap", 30);
+    day.assert_flows_in_order("forwarded.pcap", 200);
     fs::remove_file(day.path("forwarded.pcap")).unwrap();
 }
 
