@@ -17,7 +17,7 @@ pub(crate) struct Habits {
     #[arg(short = 'D', long, overrides_with = "list_interfaces")]
     pub(crate) list_interfaces: bool,
 
-    /// Do not print packet counts while capturing
+    /// Do not print packet counts while capturing, nor which signal ended the capture
     #[arg(short, long, overrides_with = "quiet")]
     pub(crate) quiet: bool,
 
