@@ -29,7 +29,7 @@ use crate::ledger::Mode;
 use crate::names::RingName;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lock, try_lock};
 use crate::umem::chunk::Chunk;
-use crate::umem::ring::{Help, Ring};
+use crate::umem::ring::{Help, Ring, RingSize};
 
 pub(crate) use policy::{Next, Policy, Turn};
 use pressure::Pressure;
@@ -93,6 +93,7 @@ impl Seat {
 #[derive(Debug)]
 struct Member {
     ring: Arc<dyn Ring>,
+    size: RingSize,
     /// Its home worker.
     home: usize,
     /// The largest backlog that is not above T; in basic mode no backlog is above T.
@@ -101,15 +102,16 @@ struct Member {
 
 impl Member {
     fn new(home: usize, ring: Arc<dyn Ring>, mode: Mode) -> Self {
+        let size = ring.size();
         let limit = match mode {
             Mode::Basic => u32::MAX,
             // A backlog never exceeds the whole pool.
-            Mode::Advanced(threshold) if threshold >= 1.0 => ring.size().capacity,
-            Mode::Advanced(threshold) => (threshold * f64::from(ring.size().usable)) as u32,
+            Mode::Advanced(threshold) if threshold >= 1.0 => size.capacity,
+            Mode::Advanced(threshold) => (threshold * f64::from(size.usable)) as u32,
         };
         #[cfg(sabotage)]
         let limit = if crate::sabotage::is("threshold-of-zero") { 0 } else { limit };
-        Self { ring, home, limit }
+        Self { ring, size, home, limit }
     }
 }
 
@@ -436,7 +438,7 @@ impl Group {
         let mut own = None;
         let mut others = None;
 
-        for &Member { ref ring, home, limit } in self.members.iter() {
+        for &Member { ref ring, size, home, limit } in self.members.iter() {
             if !self.are_buddies(worker, home) {
                 continue;
             }
@@ -444,7 +446,7 @@ impl Group {
             let backlog = ring.backlog();
             if backlog > limit {
                 let is_own = home == worker;
-                let urgent = Candidate { ring, limit, is_abandoned: false, is_own, backlog };
+                let urgent = Candidate { ring, size, limit, is_abandoned: false, is_own, backlog };
                 urgent.replace_if_fuller(if is_own { &mut own } else { &mut others });
             }
         }
@@ -513,7 +515,7 @@ impl Group {
         turn: &mut Turn,
         candidate: &Candidate<'_>,
     ) -> Result<Option<Chunk>, CaptureError> {
-        let &Candidate { ring, limit, is_abandoned, is_own, .. } = candidate;
+        let &Candidate { ring, size, limit, is_abandoned, is_own, .. } = candidate;
         #[cfg(sabotage)]
         if !is_own && !is_abandoned && limit > 0 {
             let is_too_early = || {
@@ -527,7 +529,7 @@ impl Group {
         let chunk = if is_own {
             ring.capture()?
         } else {
-            let most = ring.size().chunk_cells.div_ceil(self.policy.parts);
+            let most = size.chunk_cells.div_ceil(self.policy.parts);
             ring.offload(Help { limit, most, abandoned: is_abandoned })?
         };
         let Some(chunk) = chunk else { return Ok(None) };
@@ -546,7 +548,7 @@ impl Group {
         }
 
         turn.calls =
-            if left > 0 { self.calls(ring, left) } else { usize::from(self.is_needed(worker)) };
+            if left > 0 { self.calls(size, left) } else { usize::from(self.is_needed(worker)) };
         Ok(Some(chunk))
     }
 
@@ -568,9 +570,10 @@ impl Group {
         let candidates = others.flat_map(|other| {
             let is_abandoned = self.is_away(other, now);
             self.home_places(other).map(move |place| {
-                let Member { ring, limit, .. } = &self.members[place];
-                let limit = if ending || is_abandoned { 0 } else { *limit };
-                Candidate { ring, limit, is_abandoned, is_own: false, backlog: ring.backlog() }
+                let &Member { ref ring, size, limit, .. } = &self.members[place];
+                let limit = if ending || is_abandoned { 0 } else { limit };
+                let backlog = ring.backlog();
+                Candidate { ring, size, limit, is_abandoned, is_own: false, backlog }
             })
         });
 
@@ -642,20 +645,20 @@ impl Group {
     fn calls_of(&self, worker: usize, captured: usize, left: u32) -> usize {
         let mut calls = 0;
         for place in self.home_places(worker) {
-            let &Member { ref ring, limit, .. } = &self.members[place];
+            let &Member { ref ring, size, limit, .. } = &self.members[place];
             let backlog = if place == captured { left } else { ring.backlog() };
             if backlog > limit {
                 self.pressure_of(worker).note();
-                calls = self.calls(ring, backlog - limit).max(calls);
+                calls = self.calls(size, backlog - limit).max(calls);
             }
         }
         calls
     }
 
-    /// The number of workers that should help with `ring`, from which this many packets should be
-    /// taken: one per chunk.
-    fn calls(&self, ring: &Arc<dyn Ring>, packets: u32) -> usize {
-        (packets.div_ceil(ring.size().chunk_cells) as usize).min(self.policy.calls_max)
+    /// The number of workers that should help with a ring of this size, from which this many packets
+    /// should be taken: one per chunk.
+    fn calls(&self, size: RingSize, packets: u32) -> usize {
+        (packets.div_ceil(size.chunk_cells) as usize).min(self.policy.calls_max)
     }
 
     /// Whether two workers are of the same part, or the same worker.
@@ -742,6 +745,7 @@ fn shares(rings: &[usize], workers: usize) -> Vec<usize> {
 /// A ring that may need help.
 struct Candidate<'a> {
     ring: &'a Arc<dyn Ring>,
+    size: RingSize,
     /// The backlog down to which it may be drained.
     limit: u32,
     /// Its worker is stuck or gone.
@@ -754,7 +758,7 @@ struct Candidate<'a> {
 impl Candidate<'_> {
     /// The backlog as a share of the pool.
     fn share(&self) -> f64 {
-        f64::from(self.backlog) / f64::from(self.ring.size().capacity)
+        f64::from(self.backlog) / f64::from(self.size.capacity)
     }
 
     /// Replaces the ring in `fullest` if there is none or it is less full.
@@ -772,9 +776,8 @@ impl Candidate<'_> {
     /// `workers` may hold. This does not happen with settings that meet the [guarantee](Guarantee)
     /// and a load of at most 0.9 of the group's capacity.
     fn is_brimming(&self, workers: usize) -> bool {
-        let size = self.ring.size();
-        let held = (workers as u32).saturating_mul(size.chunk_cells);
-        self.backlog >= size.usable.saturating_sub(held)
+        let held = (workers as u32).saturating_mul(self.size.chunk_cells);
+        self.backlog >= self.size.usable.saturating_sub(held)
     }
 }
 
@@ -788,7 +791,7 @@ mod count {
     use crate::savefile::LinkType;
     use crate::sync::AtomicU32;
     use crate::umem::chunk::RingIdentity;
-    use crate::umem::ring::{Counters, RingSize};
+    use crate::umem::ring::Counters;
 
     /// A test ring that consists only of a count of its waiting packets.
     #[derive(Debug)]
